@@ -1,0 +1,98 @@
+# Every command of the project. Each sets up what it needs first; `make help` lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+
+# The stamp's name holds what the environment was made from: a switch of branch and back needs no network.
+STAMP := $(VENV)/.setup-$(shell (pwd; cat pyproject.toml constraints.txt) | sha256sum | cut -c1-16)
+
+.PHONY: help setup test test-long test-long-clean lint format types imports bench hw demo clean
+
+help:  ## list the commands
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | expand -t 18
+
+setup: $(STAMP)  ## make .venv with the pinned versions (done by every other command where needed)
+
+$(STAMP):
+	@start=$$SECONDS
+	usable() { "$$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
+	find_python() {
+		for name in python3.11 python3.12 python3.13 python3; do
+			if usable "$$name"; then command -v "$$name"; return; fi
+		done
+	}
+	install_system() {
+		command -v apt-get >/dev/null || { echo "setup: install $$* with your system's package manager, then run make again" >&2; exit 1; }
+		as_root=""
+		[ "$$(id -u)" = 0 ] || as_root=sudo
+		echo "setup: installing $$* (once)"
+		$$as_root apt-get update -qq
+		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@" >/dev/null
+	}
+	python=$$(find_python)
+	if [ -z "$$python" ] && ! command -v python3 >/dev/null; then
+		install_system python3 python3-venv
+		python=$$(find_python)
+	fi
+	if [ -z "$$python" ]; then
+		echo "setup: Overspill needs Python 3.11 to 3.13, and $$(python3 --version 2>&1) is what this machine has: install one of them, then run make again" >&2
+		exit 1
+	fi
+	# Debian ships venv without the pip that goes into one, in a package of its own.
+	"$$python" -c 'import ensurepip, venv' 2>/dev/null || install_system "$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+	# Scripts in a venv name its path: one that came from a moved or copied checkout is made again.
+	if ! { $(PY) -c pass && head -n 3 $(VENV)/bin/pip | grep -qF "$(CURDIR)/$(VENV)/"; } 2>/dev/null; then
+		"$$python" -m venv --clear $(VENV)
+	fi
+	# Without build isolation the build uses the pinned setuptools, and needs no network once everything is there.
+	pip="$(PY) -m pip --disable-pip-version-check --no-input install --quiet --constraint constraints.txt"
+	$$pip setuptools
+	$$pip --no-build-isolation --editable '.[dev]'
+	rm -f $(VENV)/.setup-*
+	touch $@
+	echo "setup: ready in $$((SECONDS - start)) s ($$($(PY) --version))"
+
+test: $(STAMP)  ## the short forms of all tests, in stages; stops after the first stage that fails
+	@$(PY) -m pytest -m 'not long and not hw' $(ARGS)
+
+test-long: $(STAMP)  ## the long forms; run again after an interruption, it goes on where it stopped
+	@$(PY) -m pytest -m 'long and not hw' --resume --timeout 1800 $(ARGS)
+
+test-long-clean:  ## forget which long forms are finished
+	@rm -rf .cache/long
+
+lint: $(STAMP)  ## ruff (rules and format), codespell
+	@$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	git ls-files -z | xargs -0 -r $(PY) -m codespell_lib
+
+format: $(STAMP)  ## what ruff can mend by itself
+	@$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+types: $(STAMP)  ## mypy --strict
+	@$(PY) -m mypy
+
+imports: $(STAMP)  ## imports point one way (import-linter)
+	@$(VENV)/bin/lint-imports --no-cache
+
+bench: $(STAMP)  ## benchmarks: a table, and JSON under .bench/
+	@$(PY) -m tests.benchmarks $(ARGS)
+
+hw: $(STAMP)  ## the tests that need a GPU or an RDMA NIC
+	@$(PY) -m pytest -m hw $(ARGS)
+
+demo: $(STAMP)  ## a dispatch round with failures on the way; ARGS='--data DIR --seed N --report FILE'
+	@$(VENV)/bin/overspill demo $(ARGS)
+
+clean:  ## remove the environment and all caches
+	@rm -rf $(VENV) .cache .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
