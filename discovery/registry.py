@@ -1,0 +1,65 @@
+"""The contract of a registry, and the URLs that name one.
+
+`dir:PATH` is a folder of leases on one machine and needs no server, `static:ADDR,ADDR` a fixed list. A watcher calls
+back from a thread of its own; it never blocks a request, and an error or an empty answer never clears what is known
+(`discovery/catalogue.py`). Read `discovery/directory.py` next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fabric.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from discovery.instance import Change, Instance
+
+
+class Watch(Protocol):
+    """A running watch."""
+
+    def age_s(self) -> float:
+        """Seconds since the registry last answered."""
+
+    def close(self) -> None:
+        """Ends the watch; no callback runs after it returned. Safe to call twice."""
+
+
+class Registration(Protocol):
+    """A node's own entry, kept alive until it is closed."""
+
+    def update(self, instance: Instance) -> None:
+        """Replaces the facts under the same id and epoch. Raises RegistryUnavailable."""
+
+    def close(self) -> None:
+        """Takes the entry away. Safe to call twice; an unreachable registry is no error, the entry expires."""
+
+
+class Registry(Protocol):
+    """Where nodes are told of."""
+
+    def read(self) -> tuple[Instance, ...]:
+        """All instances now. Raises RegistryUnavailable."""
+
+    def watch(self, on_changes: Callable[[tuple[Change, ...]], None]) -> Watch:
+        """Calls back with the present state first (Inserts), then with changes. Raises RegistryUnavailable if the first
+        read fails."""
+
+    def register(self, instance: Instance) -> Registration:
+        """Enters an instance and keeps its lease alive. Raises RegistryUnavailable."""
+
+
+def open_registry(url: str) -> Registry:
+    """The registry that a URL names. Raises ConfigError for a URL that names none."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "dir" and rest:
+        from discovery.directory import DirectoryRegistry
+
+        return DirectoryRegistry(rest)
+    if scheme == "static" and rest:
+        from discovery.static import StaticRegistry
+
+        return StaticRegistry(rest)
+    raise ConfigError(f"registry {url!r} is unknown; give dir:PATH or static:HOST:PORT,HOST:PORT")

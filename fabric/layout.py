@@ -1,0 +1,127 @@
+"""Tensor descriptors: which tensors lie where in a body, as values and as the bytes that travel.
+
+A body is one run of memory in which each tensor starts at a multiple of 64 bytes (a cache line; also what CUDA copies
+and vector loads like). Descriptors repeat from request to request, so both directions are cached by value. This module
+never reads a body. Read `fabric/message.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from fabric.dtypes import DType
+from fabric.errors import InvalidArgument, ProtocolError
+
+ALIGN_BYTES = 64
+TENSORS_MAX = 256
+"""More inputs than any published model of the field; Triton sets no limit, we bound every table."""
+NDIM_MAX = 32
+NAME_BYTES_MAX = 255
+BODY_BYTES_MAX = 1 << 40
+
+_COUNT = struct.Struct("<HxxQ")  # tensors, body bytes
+_TENSOR = struct.Struct("<BBBxxxxxQQ")  # bytes of the name, dtype, dimensions, offset, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, dtype and shape of one tensor; `nbytes` is its size in the body (BYTES: of its serialised form)."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, name: str, dtype: DType, shape: tuple[int, ...], serialised_bytes: int | None = None) -> TensorSpec:
+        """The spec of a tensor whose size follows from its shape, or of a BYTES tensor of `serialised_bytes`."""
+        nbytes = prod(shape) * dtype.numpy.itemsize if serialised_bytes is None else serialised_bytes
+        return cls(name, dtype, shape, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tensors of one body: `offsets[i]` is where `specs[i]` starts, `encoded` what travels."""
+
+    specs: tuple[TensorSpec, ...]
+    offsets: tuple[int, ...]
+    body_bytes: int
+    encoded: bytes
+
+
+EMPTY = Layout((), (), 0, _COUNT.pack(0, 0))
+
+
+@lru_cache(maxsize=4096)
+def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
+    """Places tensors one after the other, each aligned, and encodes their descriptors.
+
+    Raises InvalidArgument for more than 256 tensors, repeated or empty names, or names over 255 bytes of UTF-8.
+    """
+    if len(specs) > TENSORS_MAX:
+        raise InvalidArgument(f"a request has {len(specs)} tensors; at most {TENSORS_MAX} travel, so join some")
+    if len({spec.name for spec in specs}) != len(specs):
+        raise InvalidArgument("two tensors have the same name; name each one differently")
+    at, offsets, parts = 0, [], [b""]
+    for spec in specs:
+        raw_name = spec.name.encode()
+        if not 0 < len(raw_name) <= NAME_BYTES_MAX:
+            raise InvalidArgument(f"tensor name {spec.name[:40]!r} is empty or over {NAME_BYTES_MAX} bytes; shorten it")
+        if len(spec.shape) > NDIM_MAX:
+            raise InvalidArgument(f"tensor {spec.name!r} has {len(spec.shape)} dimensions; at most {NDIM_MAX} travel")
+        offsets.append(at)
+        parts.append(_TENSOR.pack(len(raw_name), spec.dtype, len(spec.shape), at, spec.nbytes))
+        parts.append(struct.pack(f"<{len(spec.shape)}q", *spec.shape))
+        parts.append(raw_name)
+        at = -(-(at + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES
+    if at > BODY_BYTES_MAX:
+        raise InvalidArgument(
+            f"the tensors take {at} bytes; at most {BODY_BYTES_MAX} travel in one request, so split it"
+        )
+    parts[0] = _COUNT.pack(len(specs), at)
+    return Layout(specs, tuple(offsets), at, b"".join(parts))
+
+
+@lru_cache(maxsize=4096)
+def parse_layout(encoded: bytes) -> Layout:
+    """Reads and checks descriptors that a peer sent. Every length is checked before it is used.
+
+    Raises ProtocolError when the bytes are not descriptors of this protocol.
+    """
+    try:
+        count, body_bytes = _COUNT.unpack_from(encoded, 0)
+        at, specs, offsets = _COUNT.size, [], []
+        if count > TENSORS_MAX or body_bytes > BODY_BYTES_MAX:
+            raise ProtocolError(
+                f"descriptors claim {count} tensors and {body_bytes} bytes, over the limits; close the peer"
+            )
+        for _ in range(count):
+            name_len, dtype, ndim, offset, nbytes = _TENSOR.unpack_from(encoded, at)
+            at += _TENSOR.size
+            shape = struct.unpack_from(f"<{ndim}q", encoded, at) if ndim <= NDIM_MAX else (-1,)
+            at += 8 * ndim
+            raw_name = encoded[at : at + name_len]
+            at += name_len
+            spec = TensorSpec(raw_name.decode(), DType(dtype), shape, nbytes)
+            _check(spec, offset, body_bytes, len(raw_name) == name_len)
+            specs.append(spec)
+            offsets.append(offset)
+    except (struct.error, UnicodeDecodeError, ValueError, OverflowError) as error:
+        raise ProtocolError(
+            f"tensor descriptors are cut or garbled ({error}); the peer must send whole frames"
+        ) from None
+    if at != len(encoded) or len({spec.name for spec in specs}) != count:
+        raise ProtocolError("tensor descriptors have a tail or repeat a name; the peer must send each tensor once")
+    return Layout(tuple(specs), tuple(offsets), body_bytes, encoded)
+
+
+def _check(spec: TensorSpec, offset: int, body_bytes: int, name_whole: bool) -> None:
+    sized = spec.dtype is DType.BYTES or prod(spec.shape) * spec.dtype.numpy.itemsize == spec.nbytes
+    in_body = offset % ALIGN_BYTES == 0 and offset + spec.nbytes <= body_bytes  # Python's integers cannot overflow
+    if not (spec.name and name_whole and in_body and sized and all(dim >= 0 for dim in spec.shape)):
+        raise ProtocolError(f"tensor {spec.name[:40]!r} claims a size or place that does not add up; close the peer")

@@ -1,0 +1,116 @@
+"""A request and its reply, as both ends see them: names, tensors, and what happened on the way.
+
+Inputs are anything that numpy or DLPack can show; they are copied at most once, into a slot (`stage`). Outputs are
+read-only numpy arrays over the reply's slot, which returns when the last of them is gone. This module never picks a
+wire or a worker. Read `fabric/memory/slots.py`, then `fabric/frame.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fabric.dtypes import DType, bytes_encode, dtype_of
+from fabric.errors import InvalidArgument
+from fabric.layout import Layout, TensorSpec, layout_of
+from fabric.memory.lease import Lease, tensor_view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SMALL_BODY_BYTES = 64 * 1024
+"""Bodies below this are copied (64 KiB: about 2 us) instead of leased: cheaper than the accounting of a slot."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RequestId:
+    """`client_id` is 64 random bits of one client process, `request_no` counts its requests from 1. The pair is the
+    idempotence key: it stays the same over retries, wires and nodes."""
+
+    client_id: int
+    request_no: int
+
+    def __str__(self) -> str:
+        return f"{self.client_id:016x}-{self.request_no}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One named input: its spec and a C-contiguous array of its bytes."""
+
+    spec: TensorSpec
+    data: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(cls, name: str, value: object) -> Tensor:
+        """Makes a tensor of an array, a DLPack object on the CPU, a scalar, or a (nested) sequence.
+
+        Strings and bytes become BYTES. Raises InvalidArgument for anything else, and for arrays on another device.
+        """
+        array = _as_array(name, value)
+        dtype = dtype_of(array)
+        if dtype is DType.BYTES:
+            raw = np.frombuffer(bytes_encode(array.reshape(-1).tolist()), np.uint8)
+            return cls(TensorSpec(name, dtype, array.shape, raw.nbytes), raw)
+        if array.dtype != dtype.numpy:
+            array = array.view(np.uint16) if dtype is DType.BF16 else array.astype(dtype.numpy)
+        shape = array.shape
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        return cls(TensorSpec(name, dtype, shape, array.nbytes), array)
+
+
+def _as_array(name: str, value: object) -> np.ndarray[Any, Any]:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise InvalidArgument(f"input {name!r} is on a device or of a kind numpy cannot see ({error})") from None
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"input {name!r} is no array ({error}); give a numpy array") from None
+    if array.dtype == np.dtype(object) and not all(isinstance(x, (bytes, str)) for x in array.reshape(-1)):
+        raise InvalidArgument(f"input {name!r} holds {type(value).__name__} objects; give a numpy array, bytes or str")
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The inputs of one request, staged: their layout and the memory that holds them, small bytes or a lease."""
+
+    layout: Layout
+    memory: bytes | Lease
+
+    def view(self) -> memoryview:
+        """The body's bytes."""
+        if isinstance(self.memory, Lease):
+            return self.memory.view[: self.layout.body_bytes]
+        return memoryview(self.memory)
+
+
+def tensors_of(inputs: Mapping[str, object]) -> tuple[Tensor, ...]:
+    """The inputs as tensors, in the mapping's order. Raises InvalidArgument for what cannot travel."""
+    return tuple(Tensor.of(name, value) for name, value in inputs.items())
+
+
+def write_tensors(memory: memoryview, layout: Layout, sources: tuple[Tensor, ...]) -> None:
+    """Copies each tensor to its place in a body."""
+    for spec, offset, source in zip(layout.specs, layout.offsets, sources, strict=True):
+        if spec.nbytes:
+            target = tensor_view(memory, spec, offset)
+            np.copyto(target, source.data if source.data.shape == target.shape else source.data.reshape(target.shape))
+
+
+def small_body(sources: tuple[Tensor, ...]) -> Body:
+    """Stages tensors as plain bytes; meant for bodies below `SMALL_BODY_BYTES`."""
+    layout = layout_of(tuple(source.spec for source in sources))
+    if len(sources) == 1:
+        return Body(layout, sources[0].data.tobytes().ljust(layout.body_bytes, b"\0"))
+    memory = bytearray(layout.body_bytes)
+    write_tensors(memoryview(memory), layout, sources)
+    return Body(layout, bytes(memory))

@@ -1,0 +1,108 @@
+"""The contract between a link and its wires: a channel carries calls to one peer and brings answers back.
+
+Every wire offers the same `Channel`, checked by one contract suite. A call is made from the caller's own thread
+(`call`) or from the background loop (`call_async`); both raise typed errors whose fate is true. It promises:
+
+- exactly one outcome for each call: an `Answer` or one error, by its deadline;
+- after a timeout or a cancel no memory of the call is reused before its writers have answered or are fenced;
+- a peer's death ends every call on the channel at once, with fate `unknown` unless it is known better;
+- `close` lets calls finish until a deadline, `abort` does not; afterwards every call raises `NodeLost`.
+
+This module never chooses among channels: `fabric/link` does. Read `fabric/link/machine.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fabric.deadline import Deadline
+    from fabric.frame import Load
+    from fabric.layout import Layout
+    from fabric.memory.arena import Arena
+    from fabric.memory.lease import Lease
+    from fabric.message import Body, RequestId
+
+
+class WireName(Enum):
+    """How bytes move."""
+
+    LOCAL = "local"
+    RDMA = "rdma"
+    RPC = "rpc"
+    SIM = "sim"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    """What the peer said of itself when the channel opened."""
+
+    node_id: str
+    node_epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One attempt of one request. `ack_no`: the caller has the final answers of all its requests below it.
+    `reply_bytes` is a guess of the reply's size; a reply that is larger costs one more round trip, never a second run.
+    """
+
+    id: RequestId
+    model: str
+    body: Body
+    ack_no: int = 0
+    priority: int = 0
+    attempt: int = 0
+    reply_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply as a channel delivers it. `memory` holds the body: small bytes, or a lease that the holder releases."""
+
+    layout: Layout
+    memory: bytes | Lease
+    generation: int
+    queue_us: int
+    compute_us: int
+    load: Load
+    wire: WireName
+    lane: bool = False
+
+
+class Channel(Protocol):
+    """One way to one peer, open."""
+
+    @property
+    def wire(self) -> WireName:
+        """How its bytes move."""
+
+    @property
+    def peer(self) -> PeerFacts:
+        """What the peer said when the channel opened."""
+
+    @property
+    def arena(self) -> Arena | None:
+        """Memory that the peer can reach, where inputs are best staged; None when any memory is as good."""
+
+    @property
+    def alive(self) -> bool:
+        """False once the channel is closed or its peer is lost."""
+
+    def call(self, call: Call, deadline: Deadline) -> Answer:
+        """Sends one attempt and waits in the calling thread. Raises OverspillError."""
+
+    async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        """The same on the background loop; cancelling it cancels the request at the peer."""
+
+    async def ping(self, deadline: Deadline) -> Load:
+        """Asks the peer's own code for a sign of life. Raises OverspillError."""
+
+    def close(self, deadline: Deadline) -> None:
+        """Takes no new call, waits for the running ones until the deadline, then aborts."""
+
+    def abort(self, reason: str) -> None:
+        """Ends at once: every running call raises `NodeLost` with this reason. Safe from any thread, twice too."""
