@@ -82,7 +82,7 @@ types: $(STAMP)  ## mypy --strict
 	@$(PY) -m mypy
 
 imports: $(STAMP)  ## imports point one way (import-linter)
-	@$(VENV)/bin/lint-imports --no-cache
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
 
 bench: $(STAMP)  ## benchmarks: a table, and JSON under .bench/
 	@$(PY) -m tests.benchmarks $(ARGS)

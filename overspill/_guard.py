@@ -40,9 +40,13 @@ def _check_first_on_path(room: str, ours: Path) -> None:
     found = Path(spec.origin) if spec is not None and spec.origin else None
     if found is not None and found.resolve() == ours.resolve():
         return
-    if found is None:
-        places = list(spec.submodule_search_locations or ()) if spec is not None else []
-        found = Path(places[0]) if places else ours
+    if found is None:  # nothing, or a folder without __init__.py, which Python takes only if there is nothing better
+        raise ImportError(
+            f"Overspill's own package '{room}' at {ours} is not on Python's path: "
+            f"add {ours.parent.parent} to PYTHONPATH",
+            name=room,
+            path=str(ours),
+        )
     name = _distribution_of(found.parent.parent, room) if found.name == "__init__.py" else None
     if name is None:
         mend = f"take {found.parent if found.name == '__init__.py' else found} off PYTHONPATH or rename it"
@@ -71,16 +75,16 @@ def _check_not_installed_over(root: Path, rooms: tuple[str, ...]) -> None:
         if line is None:
             continue
         ours = root / room / "__init__.py"
-        intact = ours.exists() and line.split(",")[1] == _record_hash(ours)
         # A neighbour whose file ours replaced shows by its folder's name; all RECORDs are read on failure only.
-        neighbour = next((path for path in root.glob(f"{room}-*.dist-info")), None)
-        if intact and neighbour is None:
+        neighbour = next(root.glob(f"{room}-*.dist-info"), None)
+        if neighbour is None and ours.exists() and line.split(",")[1] == _record_hash(ours):
             continue
         name = _distribution_of(root, room)
+        state = f"is mixed with files of {name}" if name else "was changed" if ours.exists() else "is missing"
         uninstall = f"pip uninstall {name} && " if name else ""
         raise ImportError(
-            f"Overspill's package '{room}' at {ours} is mixed with files of {name or 'something else'}: "
-            f"run `{uninstall}{_MEND_OVERWRITTEN}`, or install overspill in a virtual environment of its own",
+            f"Overspill's package '{room}' at {ours} {state}: run `{uninstall}{_MEND_OVERWRITTEN}`, "
+            "or install overspill in a virtual environment of its own",
             name=room,
             path=str(ours),
         )
