@@ -98,6 +98,10 @@ class Channel(Protocol):
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
         """The same on the background loop; cancelling it cancels the request at the peer."""
 
+    def cancel(self, request: RequestId) -> None:
+        """Asks the peer for an early end of a running call. It never blocks and promises nothing: the call's own
+        outcome still comes. Safe from any thread; does nothing for an id that is not running."""
+
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the peer's own code for a sign of life. Raises OverspillError."""
 
