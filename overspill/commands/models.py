@@ -1,0 +1,66 @@
+"""`overspill models`: which models are offered, by which nodes, and what was refused and why.
+
+It reads the registry once and opens no wire. Read `discovery/registry.py` next.
+"""
+
+from __future__ import annotations
+
+import argparse  # noqa: TC003 - argparse hands its objects to us at run time
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from discovery.instance import Instance, TensorFacts
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declares `overspill models`."""
+    parser = commands.add_parser("models", help="list the models on offer, and what was refused")
+    parser.add_argument("--registry", required=True, metavar="URL", help="dir:PATH")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the models. Raises RegistryUnavailable or ConfigError."""
+    from discovery.registry import open_registry
+
+    instances = sorted(open_registry(args.registry).read(), key=lambda instance: instance.node_id)
+    if args.json:
+        print(json.dumps([_as_json(instance) for instance in instances], indent=2))
+        return 0
+    if not instances:
+        print("no node is registered; start one with `overspill node`")
+        return 0
+    rows = [("MODEL", "VERSION", "NODE", "STATE", "IDEMPOTENT", "INPUTS", "OUTPUTS")]
+    for instance in instances:
+        for model in instance.models:
+            state = f"refused: {model.refused}" if model.refused else instance.readiness.value
+            idempotent = "yes" if model.idempotent else "no"
+            rows.append(
+                (
+                    model.name,
+                    model.version,
+                    instance.node_id,
+                    state,
+                    idempotent,
+                    _sign(model.inputs),
+                    _sign(model.outputs),
+                )
+            )
+        if not instance.models:
+            rows.append(("-", "-", instance.node_id, instance.readiness.value, "-", "-", "-"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _sign(tensors: tuple[TensorFacts, ...]) -> str:
+    return " ".join(f"{tensor.name}:{tensor.dtype}{list(tensor.dims)}".replace(" ", "") for tensor in tensors) or "-"
+
+
+def _as_json(instance: Instance) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {**asdict(instance), "readiness": instance.readiness.value}

@@ -1,0 +1,132 @@
+"""The demo's story, in order: make a round, start three nodes, send it all, break things, count, and tell.
+
+One local node is reached over shared memory, two remote ones over the rpc wire only. The round is cut to a size that
+the local node alone could not finish in its time limit. Whatever happens, no process, socket or file of the demo is left.
+Read `overspill/demo/work.py` for the round, `cluster` for the nodes, `drive` for the sending, `report` for the telling.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fabric.errors import ConfigError, MissingDependency
+from overspill.demo.cluster import Cluster
+from overspill.demo.drive import Drive, PlannedFault
+from overspill.demo.records import audit
+from overspill.demo.report import Outcome, as_html, as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCAL, REMOTE = "local", ("remote-1", "remote-2")
+TIMEOUT_S = 10.0
+"""A dispatch round has about this long to decide (background of the public INFORMS TSL-Meituan challenge)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the user asked for; an empty registry means a folder of the demo's own."""
+
+    registry: str
+    data: Path | None
+    seed: int
+    report: Path
+    faults: bool
+
+
+def show(options: DemoOptions) -> int:
+    """Runs the demo; gives the exit code: 0, or 1 when something was lost, wrong or duplicated."""
+    try:
+        from overspill.demo.work import make_round
+    except ImportError as error:
+        raise MissingDependency(f"the demo needs {error.name}; run `pip install 'overspill[dispatch]'`") from None
+    from overspill import Router
+
+    _check_writable(options.report)
+    with _interruptible(), tempfile.TemporaryDirectory(prefix="overspill-demo-") as name:
+        folder = Path(name)
+        ledger = folder / "ledger"
+        ledger.mkdir()
+        _tell("making the round and its single-process answers")
+        work = make_round(options.data, options.seed)
+        _tell(work.description)
+        registry = options.registry or f"dir:{folder / 'registry'}"
+        with Cluster(folder, registry, work.models, {"OVERSPILL_LEDGER_DIR": str(ledger)}) as cluster:
+            _tell(f"starting nodes: {LOCAL} (shared memory), {' and '.join(REMOTE)} (rpc only)")
+            cluster.start([(LOCAL, "local,rpc"), *((remote, "rpc") for remote in REMOTE)])
+            with Router.connect(registry) as router:
+                faults = _plan_faults(cluster, options.seed) if options.faults else []
+                drive = Drive(router, work.jobs, faults, TIMEOUT_S)
+                took_s = drive.run(_progress)
+            _tell("draining the nodes")
+        lines = [int(line) for path in ledger.glob("*.log") for line in path.read_text().split()]
+    outcome = Outcome(
+        title=f"Overspill demo: {work.title}",
+        seed=options.seed,
+        took_s=took_s,
+        limit_s=work.limit_s,
+        alone_s=work.alone_s,
+        records=drive.records,
+        faults=drive.faults,
+        audit=audit(drive.records, lines),
+    )
+    print(as_text(outcome))
+    options.report.write_text(as_html(outcome), encoding="utf-8")
+    print(f"\nreport: {options.report}")
+    return 0 if outcome.audit.clean else 1
+
+
+def _plan_faults(cluster: Cluster, seed: int) -> list[PlannedFault]:
+    """One executor and one remote node, at times and places that the seed picks."""
+    rng = random.Random(seed)  # noqa: S311 - a drill's choice, replayed by its seed
+    victim = rng.choice(REMOTE)
+
+    def kill_node() -> str:
+        cluster.kill_node(victim)
+        return victim
+
+    return [
+        PlannedFault(rng.uniform(0.15, 0.4), "executor killed", lambda: cluster.kill_executor(rng)),
+        PlannedFault(rng.uniform(0.5, 0.75), "node killed", kill_node),
+    ]
+
+
+def _check_writable(report: Path) -> None:
+    """Fails before the round rather than after it."""
+    try:
+        with report.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {report} ({error.strerror}); give another --report") from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Makes SIGTERM end the demo as Ctrl-C does, so that it cleans up after itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(line: str) -> None:
+    print(f"· {line}", file=sys.stderr, flush=True)
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        filled = 30 * done // max(total, 1)
+        end = "\n" if done == total else ""
+        print(f"\r  [{'#' * filled}{'.' * (30 - filled)}] {done}/{total} jobs", end=end, file=sys.stderr, flush=True)
