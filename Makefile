@@ -10,6 +10,8 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
+# The interpreter that .venv is made from, if not the first that fits: make setup PYTHON=python3.13
+PYTHON ?=
 
 # The stamp's name holds what the environment was made from: a switch of branch and back needs no network.
 STAMP := $(VENV)/.setup-$(shell (pwd; cat pyproject.toml constraints.txt) | sha256sum | cut -c1-16)
@@ -25,7 +27,7 @@ $(STAMP):
 	@start=$$SECONDS
 	usable() { "$$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
 	find_python() {
-		for name in python3.11 python3.12 python3.13 python3; do
+		for name in $(PYTHON) python3.11 python3.12 python3.13 python3; do
 			if usable "$$name"; then command -v "$$name"; return; fi
 		done
 	}

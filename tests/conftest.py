@@ -34,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the stages; sends runtime and temporary files of tests and their children to folders we can watch."""
     config.pluginmanager.register(Stages(_ROOT, bool(config.getoption("--resume"))), "overspill-stages")
+    # ONNX Runtime's own switch: from its import on it would report to its makers, and hold a database open to do so.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     # pytest keeps the last tmp_path folders for reading after a failure: those stay where they always are.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # Short, because the path of a Unix socket has 107 bytes at most (unix(7)).

@@ -202,6 +202,13 @@ def homes(source: Source) -> Iterator[str]:
             yield f"{source.path}:{number} imports {name}: the sentinel stays small"
 
 
+def no_telemetry(source: Source) -> Iterator[str]:
+    """ONNX Runtime reports to its makers from its import on, unless the environment says no before."""
+    for name, number, _ in _imports(source, typing_too=False):
+        if name == "onnxruntime" and "ORT_DISABLE_TELEMETRY" not in source.text and not source.is_test:
+            yield f"{source.path}:{number} imports onnxruntime without setting ORT_DISABLE_TELEMETRY=1 before"
+
+
 def marked_leaks(source: Source) -> Iterator[str]:
     """The way around the leak check costs a reason."""
     for node in ast.walk(source.tree):
@@ -219,5 +226,6 @@ RULES = (
     broad_excepts,
     purity,
     homes,
+    no_telemetry,
     marked_leaks,
 )

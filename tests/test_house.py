@@ -154,6 +154,7 @@ SAMPLES = {
     "consul too early": ("homes", "discovery/consul.py", DOC + "import consul\n"),
     "homeless": ("homes", "router/a.py", DOC + "import requests\n"),
     "fat sentinel": ("homes", "workers/sentinel.py", DOC + "import numpy\n"),
+    "telemetry": ("no_telemetry", "workers/backends/onnxruntime.py", DOC + "def f():\n    import onnxruntime\n"),
     "leak, no reason": ("marked_leaks", "tests/a.py", DOC + "@pytest.mark.leaks\ndef test(): ...\n"),
 }
 
