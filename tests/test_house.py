@@ -90,6 +90,17 @@ def test_no_forbidden_words() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_files_named_in_prose_exist() -> None:
+    known = "|".join([*CODE, "docs", "docker"])
+    missing = [
+        f"{path.relative_to(ROOT)} names {named}"
+        for path in _walk(PROSE, {".md"})
+        for named in re.findall(rf"`((?:{known})/[\w./-]+\.(?:py|md|toml|cu))`", path.read_text(encoding="utf-8"))
+        if "NAME" not in named and not (ROOT / named).exists()
+    ]
+    assert not missing, "\n" + "\n".join(missing)
+
+
 def test_links_in_prose_resolve() -> None:
     broken = []
     for path in _walk(PROSE, {".md"}):
