@@ -65,7 +65,7 @@ class Source:
     @classmethod
     def of(cls, path: str, text: str) -> Source:
         """Parses `text`."""
-        return cls(path, text, ast.parse(text))
+        return cls(path, text, ast.parse(text, path))
 
     @property
     def is_test(self) -> bool:

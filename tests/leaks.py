@@ -118,7 +118,12 @@ def _children() -> frozenset[int]:
 def _files(folders: tuple[Path, ...]) -> frozenset[str]:
     found: set[str] = set()
     for folder in folders:
-        found.update(entry.path for entry in os.scandir(folder))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # Our own runtime folder may stay, as long as it is empty.
+                found.update(
+                    _files((Path(entry.path),)) if entry.name == "overspill" and entry.is_dir() else [entry.path]
+                )
     return frozenset(found)
 
 
