@@ -1,8 +1,8 @@
 """The contract of a registry, and the URLs that name one.
 
-`dir:PATH` is a folder of leases on one machine and needs no server, `static:ADDR,ADDR` a fixed list. A watcher calls
-back from a thread of its own; it never blocks a request, and an error or an empty answer never clears what is known
-(`discovery/catalogue.py`). Read `discovery/directory.py` next.
+`dir:PATH` is a folder of leases on one machine and needs no server, `static:ADDR,ADDR` a fixed list. A watch tells the
+present state before it returns and what changes from a thread of its own; it never blocks a request, and an error or an
+empty answer never clears what is known (`discovery/catalogue.py`). Read `discovery/directory.py` next.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Registry(Protocol):
         """All instances now. Raises RegistryUnavailable."""
 
     def watch(self, on_changes: Callable[[tuple[Change, ...]], None]) -> Watch:
-        """Calls back with the present state first (Inserts), then with changes. Raises RegistryUnavailable if the first
-        read fails."""
+        """Calls back with the present state (Inserts, maybe none) before it returns; then, from a thread of its own,
+        with changes: removals first, and never none. Raises RegistryUnavailable if the first read fails."""
 
     def register(self, instance: Instance) -> Registration:
         """Enters an instance and keeps its lease alive. Raises RegistryUnavailable."""

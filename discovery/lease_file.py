@@ -1,0 +1,122 @@
+"""The text of one lease: an instance, who owns it, and how long it lives without a heartbeat.
+
+JSON, versioned: `format` is the writer's, `needs` the oldest reader that understands it. Unknown keys are ignored, so
+that old and new nodes share a folder. Whatever does not parse raises, and its reader skips and counts it: one bad file
+never poisons the list. The heartbeat is not in here but in the file's time stamp (`discovery/lease_folder.py`, next).
+This module never touches a file.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import quote
+
+from discovery.instance import Instance, ModelFacts, Readiness, TensorFacts
+from discovery.owner import Owner
+from fabric.errors import InvalidArgument, ProtocolError
+
+FORMAT = 1
+LEASE_BYTES_MAX = 1 << 20
+"""A model with ten tensors takes about 1 KiB: room for a thousand of them."""
+SUFFIX = ".lease"
+_READINESS = {member.value for member in Readiness}
+_NAME_BYTES_MAX = 200
+"""A file name has 255 bytes; the rest is for the suffix of the temporary name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFile:
+    """What one file says. After `ttl_s` without a heartbeat the instance counts as gone."""
+
+    owner: Owner
+    ttl_s: float
+    instance: Instance
+
+
+def file_name(node_id: str) -> str:
+    """The one name of a node's lease: a new life of the node replaces the old one's file.
+
+    Raises InvalidArgument for an id that is empty or takes over 200 bytes as a file name.
+    """
+    name = quote(node_id, safe="")
+    if not 0 < len(name) <= _NAME_BYTES_MAX:
+        raise InvalidArgument(
+            f"node id {node_id[:40]!r} is empty or too long; give 1 to {_NAME_BYTES_MAX} letters and digits"
+        )
+    return name + SUFFIX
+
+
+def encode_lease(lease: LeaseFile) -> bytes:
+    """The lease as JSON. Raises InvalidArgument over 1 MiB."""
+    instance = asdict(lease.instance)
+    instance["readiness"] = lease.instance.readiness.value
+    whole = {"format": FORMAT, "needs": 1, "ttl_s": lease.ttl_s, "owner": asdict(lease.owner), "instance": instance}
+    raw = json.dumps(whole, indent=1).encode()
+    if len(raw) > LEASE_BYTES_MAX:
+        raise InvalidArgument(
+            f"the facts of node {lease.instance.node_id!r} take {len(raw)} bytes, at most {LEASE_BYTES_MAX} are told;"
+            " offer fewer models from this node"
+        )
+    return raw
+
+
+def parse_lease(raw: bytes) -> LeaseFile:
+    """Reads a lease. Raises ProtocolError for anything but a whole lease that this version understands."""
+    try:
+        whole = json.loads(raw)
+        if not 1 <= int(whole["needs"]) <= FORMAT:
+            raise ProtocolError(
+                f"a lease needs a reader of format {whole['needs']}, this is {FORMAT}; update this side"
+            )
+        owner = whole["owner"]
+        lease = LeaseFile(
+            Owner(_text(owner["place"]), int(owner["pid"]), int(owner["started_ticks"])),
+            float(whole["ttl_s"]),
+            _instance(whole["instance"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        raise ProtocolError(f"a lease is cut or garbled ({type(error).__name__}: {error}); remove the file") from None
+    if not 0 < lease.ttl_s < 86_400:
+        raise ProtocolError(f"a lease lives {lease.ttl_s} s without a heartbeat; between 0 and a day make sense")
+    return lease
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, not {value!r:.40}")
+    return value
+
+
+def _instance(facts: Any) -> Instance:  # parsed JSON is anything until this has read it
+    readiness = facts["readiness"]
+    return Instance(
+        node_id=_text(facts["node_id"]),
+        node_epoch=int(facts["node_epoch"]),
+        host_id=_text(facts["host_id"]),
+        # A word of a later version: the safe reading is that it takes no work yet.
+        readiness=Readiness(readiness) if readiness in _READINESS else Readiness.STARTING,
+        local=_text(facts["local"]),
+        rpc=_text(facts["rpc"]),
+        rpc_tls=bool(facts["rpc_tls"]),
+        devices=tuple(_text(device) for device in facts["devices"]),
+        models=tuple(_model(model) for model in facts["models"]),
+    )
+
+
+def _model(facts: Any) -> ModelFacts:  # parsed JSON is anything until this has read it
+    return ModelFacts(
+        name=_text(facts["name"]),
+        version=_text(facts["version"]),
+        idempotent=facts["idempotent"] is True,  # anything else is no promise
+        inputs=tuple(_tensor(tensor) for tensor in facts["inputs"]),
+        outputs=tuple(_tensor(tensor) for tensor in facts["outputs"]),
+        refused=_text(facts.get("refused", "")),
+    )
+
+
+def _tensor(facts: Any) -> TensorFacts:  # parsed JSON is anything until this has read it
+    return TensorFacts(_text(facts["name"]), _text(facts["dtype"]), tuple(int(dim) for dim in facts["dims"]))
