@@ -1,0 +1,73 @@
+"""The front of route_plan: one call takes a batch and gives the answers, single-threaded, without the interpreter lock.
+
+numba is imported at the first call, so that whoever only builds requests needs numpy alone. Next: batch.py.
+"""
+
+import numpy as np
+
+from examples.dispatch.route_plan.contract import Answer, Batch, Options, Tensor
+from examples.dispatch.route_plan.layout import ORDERS_MAX, STOPS_MAX, Order, Rider
+
+
+def solve_batch(batch: Batch) -> Answer:
+    """Plan every pair of a batch.
+
+    A pair's answer depends on its own rows, its task number and the options only: it is the same in any batch, at any
+    place. A pair that cannot be planned has a status other than OK (layout.Status); no input makes this raise.
+    """
+    from examples.dispatch.route_plan.batch import run
+
+    pairs = len(batch.pairs)
+    states = np.empty((pairs, 3), np.int32)
+    costs = np.empty((pairs, 4), np.int64)
+    routes = np.empty((pairs, STOPS_MAX), np.uint8)
+    arrivals = np.empty((pairs, ORDERS_MAX), np.int32)
+    run(
+        _writable(batch.riders),
+        _writable(batch.orders),
+        _writable(batch.hand_start),
+        _writable(batch.hand),
+        _writable(batch.route_start),
+        _writable(batch.route),
+        _writable(batch.pairs),
+        _writable(batch.matrix_start),
+        _writable(batch.seconds),
+        _writable(batch.metres),
+        _writable(batch.options),
+        states,
+        costs,
+        routes,
+        arrivals,
+    )
+    status, proved, late_max = np.ascontiguousarray(states.T)
+    marginal, cost, delta_metres, late_sum = np.ascontiguousarray(costs.T)
+    return Answer(status, proved, late_max, marginal, cost, delta_metres, late_sum, routes, arrivals)
+
+
+def warm_up() -> None:
+    """Compile the kernels (or load them from the disk cache) on one tiny pair."""
+    riders = np.zeros((1, len(Rider)), np.int32)
+    riders[0, [Rider.CAPACITY, Rider.SPEED]] = 1
+    starts = np.zeros(2, np.int32)
+    solve_batch(
+        Batch.from_tensors(
+            {
+                "riders": riders,
+                "orders": np.zeros((1, len(Order)), np.int32),
+                "hand_start": starts,
+                "hand": np.zeros(0, np.int32),
+                "route_start": starts,
+                "route": np.zeros(0, np.uint8),
+                "pairs": np.array([[0, 0, -1, 0]], np.int32),
+                "matrix_start": np.zeros(0, np.int64),
+                "seconds": np.zeros(0, np.int32),
+                "metres": np.zeros(0, np.int32),
+                "options": Options().tensor(),
+            }
+        )
+    )
+
+
+def _writable(array: Tensor) -> Tensor:
+    # numba would compile a second set of kernels for read-only arrays.
+    return array if array.flags.writeable else array.copy()
