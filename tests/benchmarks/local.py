@@ -1,0 +1,50 @@
+"""The local wire, the whole way: blocking client, node, executor, and back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from overspill import Router
+from tests.benchmarks.nodes import running_node
+from tests.benchmarks.timing import Figure, p50_us, per_second
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIMEOUT_S = 10.0
+
+
+def figures(sizes: list[int], seconds: float, rounds: int) -> list[Figure]:
+    """`touch` and `echo` with leased input, `echo` with a plain array, at each size; then eight clients at 64 B."""
+    found = []
+    with running_node("local") as registry, Router.connect(registry) as router:
+        for _ in range(rounds):
+            for size in sizes:
+                found += _one_size(router, size, seconds)
+    with running_node("local", executors=2) as registry:
+        for _ in range(rounds):
+            rate = per_second(partial(_client, registry), max(seconds, 1.0))
+            found.append(Figure("local touch, 8 clients", 64, per_s=rate))
+    return found
+
+
+def _one_size(router: Router, size: int, seconds: float) -> list[Figure]:
+    plain = np.ones(size // 4, np.float32)
+    found = []
+    for model in ("touch", "echo"):
+        with router.prepare(model, rows=size // 4) as leased:
+            leased["x"][:] = 1.0
+            timed = p50_us(lambda leased=leased: leased.infer(timeout_s=TIMEOUT_S).close(), seconds)
+            found.append(Figure(f"local {model}, leased input", size, timed))
+    timed = p50_us(lambda: router.infer("echo", {"x": plain}, timeout_s=TIMEOUT_S).close(), seconds)
+    found.append(Figure("local echo, plain input", size, timed))
+    return found
+
+
+def _client(registry: str) -> Callable[[], object]:
+    router = Router.connect(registry)
+    array = np.ones(16, np.float32)
+    return lambda: router.infer("touch", {"x": array}, timeout_s=TIMEOUT_S)
