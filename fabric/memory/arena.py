@@ -30,17 +30,19 @@ class Arena:  # mutable: owns a mapping and a table of loans
     mapping goes when the last view of it does.
     """
 
-    __slots__ = ("_lock", "_returned", "fd", "map", "nbytes", "table", "view")
+    __slots__ = ("_lock", "_retired", "_returned", "fd", "map", "nbytes", "table", "view")
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self.fd = fd
+        self._lock = Lock()
+        self.fd = -1  # until the mapping stands: whoever gave us the descriptor closes it when this fails
         self.nbytes = nbytes
         self.map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED)
         self.view = memoryview(self.map)
         self.table = SlotTable(nbytes)
-        self._lock = Lock()
+        self._retired = False
         # Replies may be dropped by the garbage collector in any thread, even inside `lease`: they queue here.
         self._returned: deque[Slot] = deque()
+        self.fd = fd
 
     @classmethod
     def create(cls, nbytes: int) -> Arena:
@@ -77,10 +79,16 @@ class Arena:  # mutable: owns a mapping and a table of loans
             raise
 
     def lease(self, nbytes: int) -> Slot:
-        """Lends a slot of at least `nbytes`. Raises ResourceExhausted when none is free."""
+        """Lends a slot of at least `nbytes`. Raises ResourceExhausted when none is free or the arena is retired."""
+        if self._retired:
+            raise ResourceExhausted("the arena's node is gone; use the arena of another channel")
         with self._lock:
             self._settle()
             return self.table.lease(nbytes)
+
+    def retire(self) -> None:
+        """Lends nothing any more: its other end is lost, and whoever wrote there may still be writing."""
+        self._retired = True
 
     def give_back(self, slot: Slot) -> None:
         """Returns a slot, from any thread and from inside the garbage collector: it takes no lock and never blocks."""
@@ -106,9 +114,10 @@ class Arena:  # mutable: owns a mapping and a table of loans
 
     def close_fd(self) -> None:
         """Closes the descriptor; the mapping stays until its last view is gone."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        with self._lock:
+            fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __del__(self) -> None:
         self.close_fd()

@@ -1,0 +1,169 @@
+"""The caller's end of the local wire, as a `Channel`: blocking calls on pooled sockets, asynchronous ones on one more.
+
+All sockets belong to one session with one arena. When any of them ends without our doing, the session is over: every
+caller wakes with NodeLost, and the arena lends nothing any more, since an executor may still be writing to it. This
+module never retries and never chooses: `fabric/link` does. Read `fabric/local/pool.py` and `fabric/local/mux.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, StaleEpoch
+from fabric.hello import Hello
+from fabric.local.exchange import GROWTHS_MAX, Places, ReplySizes, read_final, request_frame, take_leased_reply
+from fabric.local.mux import MuxSocket
+from fabric.local.pool import SocketPool
+from fabric.local.session import join_session, open_session
+from fabric.transport import Answer, Call, PeerFacts, WireName
+
+if TYPE_CHECKING:
+    import socket
+
+    from fabric.deadline import Deadline
+    from fabric.frame import Load
+    from fabric.hello import Welcome
+    from fabric.memory.arena import Arena
+
+
+class LocalChannel:  # mutable: open, then closed
+    """A session with a node of this host. Made by `open`."""
+
+    def __init__(self, path: str, hello: Hello, sock: socket.socket, welcome: Welcome, arena: Arena) -> None:
+        self._path = path
+        self._hello = replace(hello, session=welcome.session)
+        self._peer = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)
+        self._arena = arena
+        self._sizes = ReplySizes()
+        self._mux = MuxSocket(sock, self.abort)
+        sockets_max = max(1, welcome.sockets_max - 1)  # one of them is the session's first
+        self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, self._join, self.abort)
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        client_id: int,
+        deadline: Deadline,
+        arena_bytes: int = 0,
+        expect: tuple[str, int] | None = None,
+    ) -> LocalChannel:
+        """Opens a session on the socket `path`. `arena_bytes` is what the arena should have, 0 for the node's choice;
+        `expect` is the (node id, node epoch) that discovery gave.
+
+        Raises Unavailable when nobody listens there, StaleEpoch when it is another node or another life of it,
+        AccessDenied, ResourceExhausted, DeadlineExceeded or ProtocolError. The fate is never_ran with all of them.
+        """
+        hello = Hello(client_id, arena_bytes)
+        sock, welcome, arena = open_session(path, hello, deadline)
+        if expect is not None and expect != (welcome.node_id, welcome.node_epoch):
+            sock.close()
+            arena.close_fd()
+            raise StaleEpoch(
+                f"{path} is node {welcome.node_id} in epoch {welcome.node_epoch}, not {expect[0]} in {expect[1]};"
+                " ask discovery again"
+            )
+        return cls(path, hello, sock, welcome, arena)
+
+    @property
+    def wire(self) -> WireName:
+        """Always the local wire."""
+        return WireName.LOCAL
+
+    @property
+    def peer(self) -> PeerFacts:
+        """What the node said when the session opened."""
+        return self._peer
+
+    @property
+    def arena(self) -> Arena:
+        """The session's arena: inputs staged in leases of it are not copied again."""
+        return self._arena
+
+    @property
+    def alive(self) -> bool:
+        """False once the channel is closed or the session is known to be lost."""
+        return not self._pool.closing
+
+    @property
+    def zombies(self) -> int:
+        """Calls that were given up and still hold their slots, because their final frame has not come."""
+        return self._pool.zombies + self._mux.zombies
+
+    def call(self, call: Call, deadline: Deadline) -> Answer:
+        """Sends one attempt and waits in the calling thread. Raises OverspillError; whatever ends the wait early, an
+        interrupt too, the node is told so, and the call's slots stay out of use until its final frame came."""
+        return self._pool.call(call, deadline)
+
+    async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        """Sends one attempt from the running loop, and waits. Raises OverspillError; when the await is cancelled, the
+        node is told so, and the call's slots stay out of use until its final frame came."""
+        if self._pool.closing:
+            raise NodeLost(f"the channel is closed ({self._pool.closing}); choose another", Fate.NEVER_RAN)
+        self._mux.attach()
+        await self._mux.until_settled(call.id, deadline)
+        places = Places(self._arena)
+        try:
+            places.put_input(call)
+            places.put_reply(max(self._sizes.guess(call), 1))
+            for _ in range(GROWTHS_MAX):
+                budget_us = deadline.remaining_us(time.monotonic())
+                if not budget_us:
+                    raise DeadlineExceeded("the time was over before the request was sent", Fate.NEVER_RAN)
+                frame = request_frame(call, self._peer.node_epoch, budget_us, places)
+                final = read_final(await self._mux.ask(call.id, frame, places, deadline), call.id, places)
+                places.settle()
+                if not isinstance(final, ReplyTooLarge):
+                    break
+                self._sizes.learn(call, final.needed_bytes)
+                places.grow_reply(final.needed_bytes)
+        except ProtocolError as error:
+            self.abort(str(error))
+            places.let_go()
+            raise
+        except BaseException:  # cancelled or failed: nobody here wants the slots, the mux keeps those that are lent
+            places.let_go()
+            raise
+        if isinstance(final, OverspillError):
+            places.let_go()
+            raise final
+        return take_leased_reply(*final, places)
+
+    async def ping(self, deadline: Deadline) -> Load:
+        """Asks the node's own loop for a sign of life. Raises DeadlineExceeded or NodeLost."""
+        self._mux.attach()
+        self._pool.reap()  # pings come in a steady beat, so no zombie stays longer than one
+        return await self._mux.ping(self._hello.client_id, deadline)
+
+    def close(self, deadline: Deadline) -> None:
+        """Takes no new call, waits for the running ones until the deadline, then ends the session. On the channel's
+        own loop it does not wait for asynchronous calls, which could not end meanwhile."""
+        self._pool.closing = self._pool.closing or "closed by its owner"
+        self._pool.wait_idle(deadline)
+        if not self._on_own_loop():
+            while self._mux.running and not self._mux.reason and not deadline.expired(time.monotonic()):
+                time.sleep(min(0.002, deadline.remaining_s(time.monotonic())))
+        self.abort("closed by its owner")
+
+    def abort(self, reason: str) -> None:
+        """Ends at once: every running call raises NodeLost with this reason. Safe from any thread, twice too."""
+        self._arena.retire()
+        self._pool.end(reason)
+        self._mux.end(reason)
+        self._arena.close_fd()
+
+    def _on_own_loop(self) -> bool:
+        with suppress(RuntimeError):
+            return asyncio.get_running_loop() is self._mux.loop
+        return False
+
+    def _join(self, deadline: Deadline) -> socket.socket:
+        return join_session(self._path, self._hello, deadline)
+
+    def __repr__(self) -> str:
+        state = "open" if self.alive else f"closed: {self._pool.closing}"
+        return f"<LocalChannel to {self._peer.node_id} epoch {self._peer.node_epoch}, {state}>"

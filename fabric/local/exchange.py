@@ -1,0 +1,184 @@
+"""What one attempt writes and reads, whatever socket it goes by: its places in the arena, its frames, its answer.
+
+The blocking and the asynchronous half of the channel share it, so that both keep the same rules: bodies of an own
+lease travel by offset, small ones and foreign ones are copied; every number of a reply is checked against the place
+that was given for it. This module never touches a socket. Read `fabric/local/pool.py` next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fabric.errors import Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
+from fabric.frame import Kind, ReplyFrame, RequestFrame, check_header, decode_error, decode_reply, encode_request
+from fabric.layout import ALIGN_BYTES, Layout, parse_layout
+from fabric.memory.lease import Lease
+from fabric.message import SMALL_BODY_BYTES
+from fabric.transport import Answer, Call, WireName
+
+if TYPE_CHECKING:
+    from fabric.memory.arena import Arena
+    from fabric.memory.slots import Slot
+    from fabric.message import RequestId
+
+SMALL_REPLY_BYTES = SMALL_BODY_BYTES - ALIGN_BYTES
+"""The largest body below SMALL_BODY_BYTES, since bodies are whole multiples of the alignment."""
+GROWTHS_MAX = 4
+"""How often one attempt may be told that its reply needs more room. Once is the rule; a batch may grow it again."""
+_LEARNED_MAX = 4096
+
+
+class ReplySizes:  # mutable: learns
+    """What replies of a model took lately, per model and power of two of the input, so that the first guess fits."""
+
+    __slots__ = ("_sizes",)
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, int], int] = {}
+
+    def guess(self, call: Call) -> int:
+        """Bytes to give for the reply."""
+        learned = self._sizes.get((call.model, call.body.layout.body_bytes.bit_length()), 0)
+        return max(learned, call.reply_bytes)
+
+    def learn(self, call: Call, needed_bytes: int) -> None:
+        """A reply needed more than was given. Forgets the oldest model when the table is full."""
+        if len(self._sizes) >= _LEARNED_MAX:
+            self._sizes.pop(next(iter(self._sizes)), None)
+        self._sizes[call.model, call.body.layout.body_bytes.bit_length()] = needed_bytes
+
+
+class Places:  # mutable: filled for one attempt, lent to the node, settled by its final frame
+    """Where one attempt's input and reply lie, and which slots the node may use until its final frame.
+
+    `input_at` and `reply_at` are offsets into the arena, `capacity` is the room for the reply, in bytes.
+    """
+
+    __slots__ = ("_copy", "_input", "_lent", "arena", "capacity", "input_at", "reply", "reply_at")
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.input_at = self.reply_at = self.capacity = 0
+        self.reply: Lease | None = None
+        self._input: Slot | None = None
+        self._copy: Lease | None = None
+        self._lent: tuple[Slot, ...] = ()
+
+    def put_input(self, call: Call) -> None:
+        """Gives the input a place: its own, when it lies in a lease of this arena, else a copy in a leased slot.
+        Raises ResourceExhausted when there is no room for the copy."""
+        memory = call.body.memory
+        if isinstance(memory, Lease) and memory.arena is self.arena:
+            if memory.released:
+                raise InvalidArgument("the input's lease was released before the call; hold it until the answer")
+            self._input = memory.slot
+        else:
+            nbytes = call.body.layout.body_bytes
+            self._copy = Lease.of(self.arena, nbytes)
+            self._input = self._copy.slot
+            self._copy.view[:nbytes] = call.body.view()
+        self.input_at = self._input.offset
+
+    def put_reply(self, nbytes: int) -> None:
+        """Gives the reply a leased place of at least `nbytes`. Raises ResourceExhausted when there is no room."""
+        if self.reply is not None:
+            self.reply.release()
+        self.reply = Lease.of(self.arena, nbytes)
+        self.reply_at, self.capacity = self.reply.slot.offset, self.reply.slot.nbytes
+
+    def grow_reply(self, needed_bytes: int) -> None:
+        """The same for a reply that exists already and did not fit: the error's fate is RAN."""
+        try:
+            self.put_reply(needed_bytes)
+        except ResourceExhausted as full:
+            raise ResourceExhausted(f"the request ran, but its reply finds no room: {full}", Fate.RAN) from None
+
+    def lend(self) -> None:
+        """From now on, until `settle`, the node may use the leased slots."""
+        if self.reply is not None:
+            slot = self.reply.slot
+            self._lent = (slot,) if self._input is None else (slot, self._input)
+            self.arena.writer_began(*self._lent)
+        elif self._input is not None:
+            self._lent = (self._input,)
+            self.arena.writer_began(self._input)
+
+    def settle(self) -> None:
+        """The final frame came, or nothing was sent: the node does not use the slots any more."""
+        if self._lent:
+            lent, self._lent = self._lent, ()
+            self.arena.writer_ended(*lent)
+
+    def let_go(self) -> None:
+        """Nobody here wants the slots any more: they are free once they are settled too."""
+        if self._copy is not None:
+            self._copy.release()
+        if self.reply is not None:
+            self.reply.release()
+        self._input = self._copy = self.reply = None
+
+
+def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytearray:
+    """The REQUEST of one attempt. Raises InvalidArgument when names and descriptors do not fit a frame."""
+    layout = call.body.layout
+    return encode_request(
+        RequestFrame(
+            call.id.client_id,
+            call.id.request_no,
+            node_epoch,
+            budget_us,
+            call.ack_no,
+            places.input_at,
+            layout.body_bytes,
+            places.reply_at,
+            places.capacity,
+            call.priority,
+            call.attempt,
+            call.model,
+            layout.encoded,
+        )
+    )
+
+
+def read_final(frame: bytes, expected: RequestId, places: Places) -> tuple[ReplyFrame, Layout] | OverspillError:
+    """The final frame of one request: its reply, or the error that the node answered with.
+
+    Raises ProtocolError when the frame is none of this request, or its reply lies outside of the place given for it.
+    """
+    header = check_header(frame)
+    if header.request_no != expected.request_no or header.client_id != expected.client_id:
+        if header.kind is Kind.ERROR and header.request_no == 0:  # about the connection, not about a request
+            raise ProtocolError(f"the node closes the connection: {decode_error(frame, header).error}")
+        raise ProtocolError(f"the node answered request {header.request_no} where {expected} was due")
+    if header.kind is Kind.ERROR:
+        return decode_error(frame, header).error
+    if header.kind is not Kind.REPLY:
+        raise ProtocolError(
+            f"the node sent {header.kind.name} where a final frame was due; it must send frames in turn"
+        )
+    reply = decode_reply(frame, header)
+    layout = parse_layout(reply.descriptors)
+    nbytes = reply.body_bytes
+    if nbytes != layout.body_bytes:
+        raise ProtocolError(f"a reply says {nbytes} bytes and describes {layout.body_bytes}; the node must say one")
+    if nbytes and not places.reply_at <= reply.reply_offset <= places.reply_at + places.capacity - nbytes:
+        raise ProtocolError("a reply lies outside of the place that was given for it; the node must keep to it")
+    return reply, layout
+
+
+def answer_of(reply: ReplyFrame, layout: Layout, memory: bytes | Lease) -> Answer:
+    """The reply as the channel delivers it."""
+    return Answer(layout, memory, reply.generation, reply.queue_us, reply.compute_us, reply.load, WireName.LOCAL)
+
+
+def take_leased_reply(reply: ReplyFrame, layout: Layout, places: Places) -> Answer:
+    """The answer out of a leased reply slot: copied out when small, else the lease itself, the answer's from now on."""
+    lease = places.reply
+    assert lease is not None, "the reply has a slot of its own"
+    start = reply.reply_offset - places.reply_at
+    if reply.body_bytes < SMALL_BODY_BYTES or start:  # a lease begins where its body begins
+        memory: bytes | Lease = bytes(lease.view[start : start + reply.body_bytes])
+    else:
+        memory, places.reply = lease, None
+    places.let_go()
+    return answer_of(reply, layout, memory)

@@ -1,0 +1,269 @@
+"""One socket for many requests at once: the half of the channel that lives on an asyncio loop.
+
+It is the session's first socket, so the loop also sees the end of the session the moment it comes. Final frames find
+their call by the request's id. A cancelled or late call leaves its slots here in quarantine until its final frame came,
+and the same id waits for that frame before it is sent again, so that an answer never meets the wrong attempt. All
+methods belong to the loop's thread, except `end`. This module never opens sockets. Read `fabric/local/channel.py` next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from contextlib import suppress
+from socket import SHUT_RDWR
+from typing import TYPE_CHECKING
+
+from fabric.errors import DeadlineExceeded, Fate, NodeLost, ProtocolError, ResourceExhausted
+from fabric.frame import HEADER_BYTES, Header, Kind, bare_frame, check_header
+from fabric.hello import decode_pong
+from fabric.local.sockets import receive_now, send_now
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from fabric.deadline import Deadline
+    from fabric.frame import Load
+    from fabric.local.exchange import Places
+    from fabric.message import RequestId
+
+FRAMES_WAITING_MAX = 4096
+"""Frames that may wait for a node that does not read; a frame is some 200 bytes, at most 64 KiB."""
+FRAMES_PER_TURN = 64
+"""Read in one turn of the loop before others get theirs."""
+
+_Key = tuple[int, int]
+
+
+class MuxSocket:  # mutable: owns the socket, and who waits for what
+    """The socket and the calls on it. `lost` tells the channel that the session died, and why."""
+
+    def __init__(self, sock: socket.socket, lost: Callable[[str], None]) -> None:
+        self._sock = sock
+        self._lost = lost
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[_Key, asyncio.Future[bytes]] = {}
+        self._pings: dict[int, asyncio.Future[Load]] = {}
+        self._zombies: dict[_Key, tuple[Places, asyncio.Event]] = {}
+        self._out: deque[bytearray] = deque()
+        self._lock = threading.Lock()
+        self._ping_no = 0
+        self.reason = ""
+
+    @property
+    def running(self) -> int:
+        """Calls that wait for their final frame."""
+        return len(self._waiting)
+
+    @property
+    def zombies(self) -> int:
+        """Calls that were given up and whose final frame has not come."""
+        return len(self._zombies)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that reads the socket, once there is one."""
+        return self._loop
+
+    def attach(self) -> None:
+        """Reads on the running loop from now on. A channel belongs to one loop until that is closed."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        assert self._loop is None or self._loop.is_closed(), "a channel belongs to one loop"
+        with self._lock:
+            self._check_open()
+            self._loop = loop
+            loop.add_reader(self._sock.fileno(), self._readable)
+
+    # Calls.
+
+    async def until_settled(self, request: RequestId, deadline: Deadline) -> None:
+        """Waits until an earlier attempt of the same id, given up here, has its final frame."""
+        zombie = self._zombies.get((request.client_id, request.request_no))
+        if zombie is None:
+            return
+        try:
+            async with asyncio.timeout_at(deadline.at_s):
+                await zombie[1].wait()
+        except TimeoutError:
+            raise DeadlineExceeded(f"an earlier attempt of {request} still runs at the node; give more time") from None
+
+    async def ask(self, request: RequestId, frame: bytearray, places: Places, deadline: Deadline) -> bytes:
+        """Sends a request and returns its final frame, unread. Whatever ends it early, its slots stay lent until the
+        final frame came. Raises DeadlineExceeded, NodeLost, ResourceExhausted; CancelledError when it is cancelled."""
+        loop = asyncio.get_running_loop()
+        key = (request.client_id, request.request_no)
+        assert key not in self._waiting, f"request {request} is out already on this channel"
+        self._check_open()
+        if len(self._out) >= FRAMES_WAITING_MAX:
+            raise ResourceExhausted(f"{len(self._out)} frames wait for a node that does not read; send fewer at once")
+        places.lend()
+        if not self._send(frame):
+            places.settle()
+            raise NodeLost(f"the node is gone ({self.reason}); choose another", Fate.NEVER_RAN)
+        final: asyncio.Future[bytes] = loop.create_future()
+        self._waiting[key] = final  # the answer cannot overtake this line: only this thread reads
+        timer = loop.call_at(deadline.at_s, _expire, final)
+        try:
+            return await final
+        except BaseException as error:  # a cancelled call has to leave its slots in quarantine as well
+            if self._waiting.get(key) is final:
+                unsent = self._give_up(key, places, frame)
+                if unsent and isinstance(error, DeadlineExceeded):
+                    error.fate = Fate.NEVER_RAN
+            raise
+        finally:
+            timer.cancel()
+
+    async def ping(self, client_id: int, deadline: Deadline) -> Load:
+        """Asks for a sign of life. Raises DeadlineExceeded, NodeLost."""
+        loop = asyncio.get_running_loop()
+        self._check_open()
+        self._ping_no += 1
+        number = self._ping_no
+        if not self._send(bare_frame(Kind.PING, client_id, number)):
+            raise NodeLost(f"the node is gone ({self.reason}); choose another", Fate.NEVER_RAN)
+        pong: asyncio.Future[Load] = loop.create_future()
+        self._pings[number] = pong
+        timer = loop.call_at(deadline.at_s, _expire, pong)
+        try:
+            return await pong
+        finally:
+            timer.cancel()
+            self._pings.pop(number, None)
+
+    def _give_up(self, key: _Key, places: Places, frame: bytearray) -> bool:
+        """Cancels at the node what was sent, and forgets what was not. Returns whether it was never sent."""
+        del self._waiting[key]
+        for place, waiting in enumerate(self._out):
+            if waiting is frame:
+                del self._out[place]
+                places.settle()
+                return True
+        if not self.reason:  # else the session is over, and the slots stay lent for good
+            self._zombies[key] = (places, asyncio.Event())
+            self._send(bare_frame(Kind.CANCEL, *key))
+        return False
+
+    # Frames.
+
+    def _send(self, frame: bytearray) -> bool:
+        """Sends now or when the node reads again; False when the session is over, and the frame did not go."""
+        assert self._loop is not None, "attached before the first frame"
+        if not self._out:
+            try:
+                if send_now(self._sock, frame):
+                    return True
+            except OSError as error:
+                self._lost(f"the node closed the connection ({error.strerror})")
+                return False
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        self._out.append(frame)
+        return True
+
+    def _writable(self) -> None:
+        assert self._loop is not None, "attached before the first frame"
+        try:
+            while self._out and send_now(self._sock, self._out[0]):
+                self._out.popleft()
+        except OSError as error:
+            self._lost(f"the node closed the connection ({error.strerror})")
+            return
+        if not self._out:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        try:
+            for _ in range(FRAMES_PER_TURN):
+                if self.reason:
+                    return
+                frame = receive_now(self._sock)
+                if frame is None:
+                    return
+                if not frame:
+                    self._lost("the node closed the connection")
+                    return
+                self._take(frame, check_header(frame))
+        except ProtocolError as error:
+            # Nobody knows whose answer the garbage was, so it is everybody's.
+            for final in self._waiting.values():
+                if not final.done():
+                    final.set_exception(ProtocolError(str(error)))
+            self._lost(str(error))
+        except OSError as error:
+            self._lost(f"the connection broke ({error.strerror})")
+
+    def _take(self, frame: bytes, header: Header) -> None:
+        if header.kind is Kind.PONG:
+            pong = self._pings.get(header.request_no)
+            load = decode_pong(frame, header)
+            if pong is not None and not pong.done():
+                pong.set_result(load)
+            return
+        if header.kind is not Kind.REPLY and header.kind is not Kind.ERROR:
+            raise ProtocolError(f"the node sent {header.kind.name}, which is not for clients; update the older side")
+        key = (header.client_id, header.request_no)
+        zombie = self._zombies.pop(key, None)
+        if zombie is not None:
+            zombie[0].settle()
+            zombie[1].set()
+            return
+        final = self._waiting.pop(key, None)
+        if final is None:
+            text = frame[HEADER_BYTES:].decode(errors="replace")[-200:] if header.kind is Kind.ERROR else ""
+            raise ProtocolError(f"the node answered request {header.request_no}, which is not out {text}".rstrip())
+        if not final.done():
+            final.set_result(frame)
+
+    # The end.
+
+    def _check_open(self) -> None:
+        if self.reason:
+            raise NodeLost(f"the channel is closed ({self.reason}); choose another", Fate.NEVER_RAN)
+
+    def end(self, reason: str) -> None:
+        """Fails every call and closes the socket. Safe from any thread."""
+        with self._lock:
+            if self.reason:
+                return
+            self.reason = reason
+            loop = self._loop
+            with suppress(OSError):
+                self._sock.shutdown(SHUT_RDWR)
+        if loop is None or loop.is_closed() or not loop.is_running():
+            self._detach()
+            return
+        try:
+            on_loop = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            on_loop = False
+        if on_loop:
+            self._detach()
+            return
+        with suppress(RuntimeError):  # the loop was closed this very moment: it reads no more, and closing is ours
+            loop.call_soon_threadsafe(self._detach)
+            return
+        self._detach()
+
+    def _detach(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._sock.fileno())
+            loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        self._out.clear()
+        waiting: list[asyncio.Future[bytes] | asyncio.Future[Load]] = [*self._waiting.values(), *self._pings.values()]
+        self._waiting.clear()
+        for final in waiting:
+            if not final.done() and not final.get_loop().is_closed():
+                final.set_exception(NodeLost(f"the node is gone ({self.reason}); choose another"))
+        for _, settled in self._zombies.values():
+            settled.set()
+
+
+def _expire(final: asyncio.Future[bytes] | asyncio.Future[Load]) -> None:
+    if not final.done():
+        final.set_exception(DeadlineExceeded("no answer came in time; give more time"))

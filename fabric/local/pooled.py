@@ -1,0 +1,161 @@
+"""One socket for blocking calls: carries one request at a time, sent and awaited in the caller's own thread.
+
+It keeps a small input slot and a small reply slot for itself, so a small call touches no allocator and no lock. This is
+the hottest path of the client: each line here is paid by every request. It never decides what a failure means for the
+session: `fabric/local/pool.py` does. Read that next.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from contextlib import suppress
+from socket import MSG_DONTWAIT, MSG_NOSIGNAL
+from typing import TYPE_CHECKING
+
+from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge
+from fabric.frame import FRAME_BYTES_MAX, Kind, bare_frame
+from fabric.local.exchange import (
+    GROWTHS_MAX,
+    SMALL_REPLY_BYTES,
+    Places,
+    ReplySizes,
+    answer_of,
+    read_final,
+    request_frame,
+    take_leased_reply,
+)
+from fabric.local.sockets import receive_now
+from fabric.memory.lease import Lease
+from fabric.message import SMALL_BODY_BYTES
+
+if TYPE_CHECKING:
+    import socket
+
+    from fabric.deadline import Deadline
+    from fabric.memory.arena import Arena
+    from fabric.message import RequestId
+    from fabric.transport import Answer, Call
+
+_SEND = MSG_DONTWAIT | MSG_NOSIGNAL
+_RECEIVE_BYTES = FRAME_BYTES_MAX + 1
+_GONE = "the node closed the connection"
+
+
+class PooledSocket:  # mutable: carries one request after the other
+    """One socket with its two small slots. `request` is the id that is out, None when there is none; `fault` says
+    what broke the connection, empty while it is whole."""
+
+    __slots__ = ("_input", "_input_view", "_poll", "_reply", "_reply_view", "fault", "places", "request", "sock")
+
+    def __init__(self, sock: socket.socket, arena: Arena) -> None:
+        self.sock = sock
+        self.places = Places(arena)
+        self.request: RequestId | None = None
+        self.fault = ""
+        self._input = Lease.of(arena, SMALL_BODY_BYTES)
+        self._reply = Lease.of(arena, SMALL_BODY_BYTES)
+        self._input_view = self._input.view
+        self._reply_view = self._reply.view
+        # poll, not SO_RCVTIMEO, which begins anew after each signal: 0.7 us more, and a deadline that holds.
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def exchange(self, call: Call, deadline: Deadline, node_epoch: int, sizes: ReplySizes) -> Answer:
+        """One attempt. Raises OverspillError; when `request` is still set afterwards, its final frame is owed."""
+        places = self.places
+        self._place(call, sizes)
+        for _ in range(GROWTHS_MAX):
+            frame = self._ask(call, deadline, node_epoch)
+            try:
+                final = read_final(frame, call.id, places)
+            except ProtocolError as error:
+                self.fault = str(error)
+                raise
+            self._settled()
+            if not isinstance(final, ReplyTooLarge):
+                break
+            sizes.learn(call, final.needed_bytes)
+            places.grow_reply(final.needed_bytes)
+        if isinstance(final, OverspillError):
+            raise final
+        reply, layout = final
+        if places.reply is not None:
+            return take_leased_reply(reply, layout, places)
+        places.let_go()
+        start = reply.reply_offset - places.reply_at
+        return answer_of(reply, layout, bytes(self._reply_view[start : start + reply.body_bytes]))
+
+    def give_up(self) -> None:
+        """The caller left: asks for an early end of what is out. Its slots stay lent until `ended`."""
+        if self.request is not None:
+            with suppress(OSError):  # a connection that broke is found so by `ended`
+                self.sock.send(bare_frame(Kind.CANCEL, self.request.client_id, self.request.request_no), _SEND)
+        else:
+            self.places.settle()
+        self.places.let_go()
+
+    def ended(self) -> bool:
+        """Whether the final frame of a request that was given up has come. Never waits. Sets `fault` when the
+        connection broke or brought something else."""
+        assert self.request is not None, "a zombie waits for a final frame"
+        try:
+            frame = receive_now(self.sock)
+            if frame is None:
+                return False
+            if frame:
+                read_final(frame, self.request, self.places)
+                self._settled()
+                return True
+            self.fault = _GONE
+        except (ProtocolError, OSError) as error:
+            self.fault = str(error)
+        return False
+
+    def _place(self, call: Call, sizes: ReplySizes) -> None:
+        places = self.places
+        memory = call.body.memory
+        if type(memory) is bytes and len(memory) <= SMALL_BODY_BYTES:
+            self._input_view[: len(memory)] = memory
+            places.input_at = self._input.slot.offset
+        else:
+            places.put_input(call)
+        guess = sizes.guess(call)
+        if guess <= SMALL_REPLY_BYTES:
+            places.reply_at, places.capacity = self._reply.slot.offset, SMALL_REPLY_BYTES
+        else:
+            places.put_reply(guess)
+
+    def _ask(self, call: Call, deadline: Deadline, node_epoch: int) -> bytes:
+        """Sends the request and returns the final frame, unread."""
+        now = time.monotonic()
+        budget_us = int((deadline.at_s - now) * 1e6)
+        if budget_us <= 0:
+            raise DeadlineExceeded("the time was over before the request was sent; give more time", Fate.NEVER_RAN)
+        frame = request_frame(call, node_epoch, budget_us, self.places)
+        self.places.lend()
+        self.request = call.id
+        try:
+            self.sock.send(frame, _SEND)
+        except OSError:
+            self.request = None
+            self.fault = _GONE
+            raise NodeLost(_GONE, Fate.NEVER_RAN) from None
+        # A whole millisecond more, since poll counts in those and must not come back early.
+        while self._poll.poll(budget_us // 1000 + 1):
+            try:
+                answer = self.sock.recv(_RECEIVE_BYTES, MSG_DONTWAIT)
+            except BlockingIOError:  # woken for nothing
+                budget_us = deadline.remaining_us(time.monotonic())
+                continue
+            except OSError:
+                answer = b""
+            if answer:
+                return answer
+            self.fault = _GONE
+            raise NodeLost(_GONE)
+        raise DeadlineExceeded(f"no answer came within {deadline.at_s - now:.3f} s; give more time")
+
+    def _settled(self) -> None:
+        self.places.settle()
+        self.request = None
