@@ -1,0 +1,99 @@
+"""The settings of the rpc wire's two ends, each with its bound and where the number comes from.
+
+Read `fabric/rpc_fallback/tls.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fabric.errors import ConfigError
+from fabric.memory.arena import ARENA_BYTES_DEFAULT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of one end. A server needs `certificate` and `key`, and with `authority` asks callers for a certificate
+    of that authority (mTLS). A caller needs `authority`, and `certificate` with `key` for mTLS."""
+
+    authority: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+    """Callers: the name that the server's certificate must have, where it is not the host of the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcConfig:
+    """A caller's settings. `token` is the secret that the node's operator gave, empty where there is none."""
+
+    tls: TlsFiles | None = None
+    token: str = ""
+    arena_bytes: int = 0
+    """Memory that the port should hold for this caller; 0 leaves it to the port."""
+    lanes_max: int = 4
+    """Sockets for large bodies per peer: two saturate a 100 Gbit/s link, the others hide the work between them."""
+    lane_wait_s: float = 0.005
+    """How long a large call waits for a lane before it takes the stream: about what 4 MiB take on one."""
+    lane_connect_s: float = 1.0
+    threads_max: int = 8
+    """Threads that carry large asynchronous calls."""
+    calls_max: int = 1024
+    """Calls on their way at the same time; more are refused at once."""
+
+    def __post_init__(self) -> None:
+        if self.lanes_max < 0 or self.threads_max < 1:
+            raise ConfigError("lanes_max must be at least 0 and threads_max at least 1; correct the rpc settings")
+
+
+@dataclass(frozen=True, slots=True)
+class RpcServerConfig:
+    """A port's settings. `port` and `lane_port` 0 take any free one; callers must show `token` unless it is empty."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    lane_port: int = 0
+    lanes: bool = True
+    tls: TlsFiles | None = None
+    token: str = ""
+    threads_max: int = 32
+    """Calls that wait for the node at the same time, lanes aside; a node queues behind it anyway."""
+    calls_max: int = 256
+    """Calls in the port, waiting for a thread too; more are refused at once."""
+    peers_max: int = 64
+    peer_idle_s: float = 600.0
+    """A caller that says nothing for ten minutes loses its arena; its next call opens another one."""
+    arena_bytes: int = ARENA_BYTES_DEFAULT
+    """The most that one caller gets, and what it gets when it does not say."""
+    lanes_per_peer: int = 8
+    """Twice what a caller uses: one that broke there may not have ended here yet."""
+    handshake_s: float = 3.0
+    """A stranger on the lane's port has this long to show its token."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.port < 65536 and 0 <= self.lane_port < 65536):
+            raise ConfigError(f"port {self.port} or lane_port {self.lane_port} is no TCP port; give 0 to 65535")
+        if min(self.threads_max, self.calls_max, self.peers_max, self.lanes_per_peer) < 1:
+            raise ConfigError("threads_max, calls_max, peers_max and lanes_per_peer must be at least 1; correct them")
+
+    @property
+    def address(self) -> str:
+        """Where to listen, as gRPC reads it."""
+        return address_of(self.host, self.port)
+
+
+def address_of(host: str, port: int) -> str:
+    """`host:port`, with the brackets that an IPv6 host needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(address: str) -> str:
+    """The host of `host:port`. Raises ConfigError when the address is none."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ConfigError(f"{address!r} is no address of a node; give HOST:PORT")
+    return host.removeprefix("[").removesuffix("]")
