@@ -44,12 +44,11 @@ class Kind(IntEnum):
 
 _HEADER = struct.Struct("<4sIBBHIQQQ")
 HEADER_BYTES = _HEADER.size  # 40
-_CRC_AT = 4
-_CRC_FROM = 8
+_UNCHECKED = struct.Struct("<4sI")  # the header's first part: magic, and the checksum of all that follows it
+_CHECKED = struct.Struct("<BBHIQQQ")
 _REQUEST = struct.Struct("<QQQQQQIHBB")
 _REPLY = struct.Struct("<QQQQQIIIII")
 _ERROR = struct.Struct("<QQQQQHBBI")
-_CRC = struct.Struct("<I")
 _KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -124,25 +123,24 @@ class ErrorFrame:
     load: Load
 
 
-def _whole(kind: Kind, client_id: int, request_no: int, body_bytes: int, *parts: bytes, flags: int = 0) -> bytearray:
+def _whole(kind: Kind, client_id: int, request_no: int, body_bytes: int, *parts: bytes) -> bytes:
     """Joins header and parts, and writes the checksum. Raises InvalidArgument over the limit of a frame."""
-    size = HEADER_BYTES + sum(map(len, parts))
+    payload = b"".join(parts)
+    size = HEADER_BYTES + len(payload)
     if size > FRAME_BYTES_MAX:
         raise InvalidArgument(
             f"names, shapes and text take {size} bytes; at most {FRAME_BYTES_MAX} travel in a frame, so shorten them"
         )
-    header = _HEADER.pack(MAGIC, 0, VERSION, kind, flags, size, client_id, request_no, body_bytes)
-    frame = bytearray(b"".join((header, *parts)))
-    _CRC.pack_into(frame, _CRC_AT, crc32(memoryview(frame)[_CRC_FROM:]))
-    return frame
+    checked = _CHECKED.pack(VERSION, kind, 0, size, client_id, request_no, body_bytes) + payload
+    return _UNCHECKED.pack(MAGIC, crc32(checked)) + checked
 
 
-def bare_frame(kind: Kind, client_id: int = 0, request_no: int = 0, payload: bytes = b"") -> bytearray:
+def bare_frame(kind: Kind, client_id: int = 0, request_no: int = 0, payload: bytes = b"") -> bytes:
     """A frame of a kind that has no fixed part of its own: HELLO, WELCOME, CANCEL, PING, BYE, CONTROL."""
     return _whole(kind, client_id, request_no, 0, payload)
 
 
-def encode_request(frame: RequestFrame) -> bytearray:
+def encode_request(frame: RequestFrame) -> bytes:
     """Encodes a request. Raises InvalidArgument when names and descriptors are over the frame's limit."""
     model = frame.model.encode()
     fixed = _REQUEST.pack(
@@ -160,7 +158,7 @@ def encode_request(frame: RequestFrame) -> bytearray:
     return _whole(Kind.REQUEST, frame.client_id, frame.request_no, frame.body_bytes, fixed, model, frame.descriptors)
 
 
-def encode_reply(frame: ReplyFrame) -> bytearray:
+def encode_reply(frame: ReplyFrame) -> bytes:
     """Encodes a reply. Raises InvalidArgument when its descriptors are over the frame's limit."""
     load = frame.load
     fixed = _REPLY.pack(
@@ -178,7 +176,7 @@ def encode_reply(frame: ReplyFrame) -> bytearray:
     return _whole(Kind.REPLY, frame.client_id, frame.request_no, frame.body_bytes, fixed, frame.descriptors)
 
 
-def encode_error(frame: ErrorFrame) -> bytearray:
+def encode_error(frame: ErrorFrame) -> bytes:
     """Encodes the final answer of a request that has no reply; a long message is cut to 4 KiB."""
     text = str(frame.error).encode()[:4096]
     needed = frame.error.needed_bytes if isinstance(frame.error, ReplyTooLarge) else 0
@@ -217,7 +215,7 @@ def check_header(frame: bytes) -> Header:
         )
     if size != len(frame) or size > FRAME_BYTES_MAX:
         raise ProtocolError(f"a frame says {size} bytes and has {len(frame)}; the peer must send whole frames")
-    if crc32(frame[_CRC_FROM:]) != crc:
+    if crc32(frame[_UNCHECKED.size :]) != crc:
         raise ProtocolError("a frame's checksum is wrong: it was changed on the way, so its channel must be closed")
     if kind not in _KINDS:
         raise ProtocolError(f"a frame is of unknown kind {kind}; update the older side")

@@ -47,7 +47,7 @@ class Welcome:
     lane_token: str = ""
 
 
-def encode_hello(hello: Hello) -> bytearray:
+def encode_hello(hello: Hello) -> bytes:
     """A HELLO frame."""
     fields = {
         "client_id": f"{hello.client_id:016x}",
@@ -58,7 +58,7 @@ def encode_hello(hello: Hello) -> bytearray:
     return bare_frame(Kind.HELLO, hello.client_id, 0, json.dumps(fields).encode())
 
 
-def encode_welcome(welcome: Welcome, client_id: int = 0) -> bytearray:
+def encode_welcome(welcome: Welcome, client_id: int = 0) -> bytes:
     """A WELCOME frame."""
     fields = {
         "node_id": welcome.node_id,
@@ -102,7 +102,7 @@ def decode_welcome(frame: bytes, header: Header) -> Welcome:
     )
 
 
-def encode_pong(client_id: int, request_no: int, load: Load) -> bytearray:
+def encode_pong(client_id: int, request_no: int, load: Load) -> bytes:
     """A PONG frame: the node's load, for the PING of the same numbers."""
     payload = _PONG.pack(load.sequence, load.accepted, load.outstanding_us, load.executors)
     return bare_frame(Kind.PONG, client_id, request_no, payload)

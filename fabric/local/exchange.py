@@ -118,7 +118,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         self._input = self._copy = self.reply = None
 
 
-def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytearray:
+def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytes:
     """The REQUEST of one attempt. Raises InvalidArgument when names and descriptors do not fit a frame."""
     layout = call.body.layout
     return encode_request(

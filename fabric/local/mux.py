@@ -47,7 +47,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         self._waiting: dict[_Key, asyncio.Future[bytes]] = {}
         self._pings: dict[int, asyncio.Future[Load]] = {}
         self._zombies: dict[_Key, tuple[Places, asyncio.Event]] = {}
-        self._out: deque[bytearray] = deque()
+        self._out: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._ping_no = 0
         self.reason = ""
@@ -91,7 +91,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         except TimeoutError:
             raise DeadlineExceeded(f"an earlier attempt of {request} still runs at the node; give more time") from None
 
-    async def ask(self, request: RequestId, frame: bytearray, places: Places, deadline: Deadline) -> bytes:
+    async def ask(self, request: RequestId, frame: bytes, places: Places, deadline: Deadline) -> bytes:
         """Sends a request and returns its final frame, unread. Whatever ends it early, its slots stay lent until the
         final frame came. Raises DeadlineExceeded, NodeLost, ResourceExhausted; CancelledError when it is cancelled."""
         loop = asyncio.get_running_loop()
@@ -135,7 +135,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             timer.cancel()
             self._pings.pop(number, None)
 
-    def _give_up(self, key: _Key, places: Places, frame: bytearray) -> bool:
+    def _give_up(self, key: _Key, places: Places, frame: bytes) -> bool:
         """Cancels at the node what was sent, and forgets what was not. Returns whether it was never sent."""
         del self._waiting[key]
         for place, waiting in enumerate(self._out):
@@ -150,7 +150,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     # Frames.
 
-    def _send(self, frame: bytearray) -> bool:
+    def _send(self, frame: bytes) -> bool:
         """Sends now or when the node reads again; False when the session is over, and the frame did not go."""
         assert self._loop is not None, "attached before the first frame"
         if not self._out:

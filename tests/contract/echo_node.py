@@ -237,7 +237,7 @@ class EchoNode:
             return encode_reply(_changed(reply, reply_offset=reply.reply_offset ^ (1 << 40)))
         if armed == "length":
             return encode_reply(_changed(reply, body_bytes=reply.body_bytes + 64))
-        frame = encode_reply(reply)
+        frame = bytearray(encode_reply(reply))
         if armed == "bit":
             frame[-1] ^= 1
         elif armed == "cut":
