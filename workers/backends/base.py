@@ -1,0 +1,167 @@
+"""The contract between an executor and whatever runs a model: read-only inputs in, named outputs out.
+
+Outputs are written straight into the memory that the caller gave for the reply (`allocate`), or copied there once. What
+does not fit is kept aside and told as too large, so that it never has to run twice. This module runs no model and sends
+nothing. Read `workers/backends/python.py` next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fabric.dtypes import DType, bytes_encode, dtype_of
+from fabric.errors import ModelFailed
+from fabric.layout import ALIGN_BYTES, Layout, TensorSpec, layout_of
+from workers.modelconfig import ModelConfig, TensorDecl
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["Backend", "Inputs", "ModelConfig", "Outputs"]
+
+
+class Inputs(Mapping[str, "Array"]):
+    """The inputs of one request by name, as read-only arrays that are good until `execute` returns.
+
+    Floats are views of the caller's memory, which the caller could change under the model's hands; everything that can
+    choose an address (integers, BOOL, BYTES) is a private copy, so what was checked stays as it was. BF16 comes as
+    uint16, BYTES as an object array of bytes.
+    """
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+class Outputs:  # mutable: filled by the model, then finished once
+    """The outputs of one request. A model sets each declared one, once, by `outputs[name] = array` or `allocate`.
+
+    Raises ModelFailed for a name that is not declared or comes twice, and for a dtype or shape that is not as declared.
+    """
+
+    __slots__ = ("_aside", "_at", "_declared", "_memory", "_model", "_offsets", "_specs")
+
+    def __init__(self, model: str, declared: Mapping[str, TensorDecl], memory: memoryview) -> None:
+        self._model = model
+        self._declared = declared
+        self._memory = memory
+        self._at = 0
+        self._specs: list[TensorSpec] = []
+        self._offsets: list[int] = []
+        self._aside: list[tuple[int, memoryview]] = []
+
+    def allocate(self, name: str, dtype: str | type | np.dtype[Any] | DType, shape: tuple[int, ...]) -> Array:
+        """Memory for an output, uninitialised: write every element before `execute` returns, and none afterwards.
+
+        `dtype` is a numpy dtype or a datatype's name such as "FP32". BYTES have no fixed size: assign them instead.
+        """
+        kind = _dtype(dtype)
+        if kind is DType.BYTES:
+            raise ModelFailed(f"model {self._model!r} allocates BYTES for {name!r}; assign outputs[{name!r}] instead")
+        spec = TensorSpec(name, kind, tuple(map(int, shape)), prod(shape) * kind.numpy.itemsize)
+        return np.ndarray(spec.shape, kind.numpy, self._place(spec))
+
+    def __setitem__(self, name: str, value: object) -> None:
+        array = np.asarray(value)
+        kind = self._kind(name, array)
+        if kind is DType.BYTES:
+            raw = np.frombuffer(bytes_encode(array.reshape(-1).tolist()), np.uint8)
+            place = self._place(TensorSpec(name, kind, array.shape, raw.nbytes))
+            np.copyto(np.ndarray(raw.shape, np.uint8, place), raw)
+            return
+        spec = TensorSpec(name, kind, array.shape, array.size * kind.numpy.itemsize)
+        target = np.ndarray(array.shape, kind.numpy, self._place(spec))
+        np.copyto(target, array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+    def finish(self) -> tuple[Layout, bytes | None]:
+        """The layout of the reply and, when it did not fit the caller's memory, its bytes."""
+        if len(self._specs) < len(self._declared):
+            given = {spec.name for spec in self._specs}
+            missing = ", ".join(repr(name) for name in self._declared if name not in given)
+            raise ModelFailed(f"model {self._model!r} returned without setting output {missing}")
+        layout = layout_of(tuple(self._specs))
+        if not self._aside:
+            return layout, None
+        body = bytearray(layout.body_bytes)
+        in_place = self._aside[0][0]
+        body[:in_place] = self._memory[:in_place]
+        for offset, memory in self._aside:
+            body[offset : offset + len(memory)] = memory
+        return layout, bytes(body)
+
+    def _kind(self, name: str, array: Array) -> DType:
+        declared = self._declared.get(name)
+        if declared is not None and declared.dtype == "BF16" and array.dtype == np.uint16:
+            return DType.BF16
+        return dtype_of(array)
+
+    def _place(self, spec: TensorSpec) -> memoryview:
+        self._check(spec)
+        offset = self._at
+        end = -(-(offset + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES
+        self._at = end
+        self._specs.append(spec)
+        if end <= len(self._memory) and not self._aside:
+            return self._memory[offset : offset + spec.nbytes]
+        aside = memoryview(bytearray(spec.nbytes))
+        self._aside.append((offset, aside))
+        return aside
+
+    def _check(self, spec: TensorSpec) -> None:
+        declared = self._declared.get(spec.name)
+        if declared is None:
+            raise ModelFailed(
+                f"model {self._model!r} sets output {spec.name!r}, which its config.pbtxt does not declare"
+            )
+        if any(spec.name == earlier.name for earlier in self._specs):
+            raise ModelFailed(f"model {self._model!r} sets output {spec.name!r} twice")
+        if declared.dtype != spec.dtype.name or not fits(declared.dims, spec.shape):
+            raise ModelFailed(
+                f"model {self._model!r} sets output {spec.name!r} as {spec.dtype.name} {list(spec.shape)};"
+                f" its config.pbtxt declares {declared.dtype} {list(declared.dims)}"
+            )
+
+
+def fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a shape is as declared; -1 stands for any size."""
+    return len(dims) == len(shape) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))
+
+
+_DTYPES: dict[object, DType] = {}
+
+
+def _dtype(given: object) -> DType:
+    try:
+        known = _DTYPES.get(given)
+        if known is None:
+            known = DType[given] if isinstance(given, str) and given in DType.__members__ else None
+            known = known or (given if isinstance(given, DType) else dtype_of(np.empty(0, given)))
+            if len(_DTYPES) < 256:
+                _DTYPES[given] = known
+    except TypeError as error:
+        raise ModelFailed(f"the model asks for an output of dtype {given!r} ({error}); give a numpy dtype") from None
+    return known
+
+
+class Backend(Protocol):
+    """A loaded model. Any exception of `execute` becomes the request's error; the executor lives on."""
+
+    def execute(self, inputs: Inputs, outputs: Outputs) -> None:
+        """Runs one request: reads `inputs`, sets every declared output."""
+
+    def warm_up(self) -> bool:
+        """Does what the first request would otherwise pay for; False when the model has nothing to do."""

@@ -1,0 +1,64 @@
+"""Runs a model that is a Python class: `Model` in `NAME/<version>/model.py`.
+
+    class Model:
+        def __init__(self, config): ...           # a ModelConfig; config.path is the version's folder
+        def execute(self, inputs, outputs): ...   # arrays in by name, outputs[name] = array out
+        def warm_up(self): ...                    # optional
+
+Its exceptions are told in one sentence with the model's name. The module never sees a request's frame. Read
+`workers/backends/onnxruntime.py` next.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fabric.errors import ModelBroken
+
+if TYPE_CHECKING:
+    from workers.backends.base import Inputs, Outputs
+    from workers.modelconfig import ModelConfig
+
+
+class PythonModel:
+    """The class of one `model.py`, made. Raises ModelBroken when it cannot be imported or made."""
+
+    __slots__ = ("_model",)
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model = _make(config)
+
+    def execute(self, inputs: Inputs, outputs: Outputs) -> None:
+        """Calls the model's own `execute`."""
+        self._model.execute(inputs, outputs)
+
+    def warm_up(self) -> bool:
+        """Calls the model's own `warm_up`, if it has one."""
+        warm_up = getattr(self._model, "warm_up", None)
+        if warm_up is None:
+            return False
+        warm_up()
+        return True
+
+
+def _make(config: ModelConfig) -> Any:
+    path = Path(config.path) / "model.py"
+    name = f"overspill_model_{config.name}_{config.version}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ModelBroken(f"model {config.name!r} has no {path}; put its class Model there")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look modules up by name
+    try:
+        spec.loader.exec_module(module)
+        model = module.Model(config)
+        if not callable(model.execute):
+            raise ModelBroken(f"model {config.name!r}: execute in {path} is no function")
+    except ModelBroken:
+        raise
+    except Exception as error:  # noqa: BLE001 - a model's own code may raise anything, and one model must not stop others
+        raise ModelBroken(f"model {config.name!r} cannot be made: {type(error).__name__}: {error}") from None
+    return model

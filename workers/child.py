@@ -1,0 +1,168 @@
+"""One executor's process as its node holds it: the socket to it, the page it writes, and the handle it is killed by.
+
+A pidfd names the process without doubt, also after its number was given to another. What the process cannot take now
+waits in an outbox, so the node never blocks on it. This module decides nothing: `workers/shell.py` does. Read it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fabric.local.sockets import close_all, receive_now, send_now, seqpacket_pair
+from workers.handover import SharedPage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fabric.local.reactor import Reactor
+
+OUTBOX_MAX = 4096
+"""Messages that wait for one executor: its tasks are few, the rest are words about tenants."""
+_ROOT = str(Path(__file__).resolve().parent.parent)
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an executor is told on its command line."""
+
+    node_fd: int
+    page_fd: int
+    parent_pid: int
+    node_epoch: int
+    generation: int
+    threads: int
+    models: str
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Settings:
+        """Reads the command line."""
+        node_fd, page_fd, parent_pid, node_epoch, generation, threads = map(int, words[:6])
+        return cls(node_fd, page_fd, parent_pid, node_epoch, generation, threads, words[6])
+
+    def words(self) -> list[str]:
+        """The command line that `of` reads."""
+        numbers = (self.node_fd, self.page_fd, self.parent_pid, self.node_epoch, self.generation, self.threads)
+        return [*map(str, numbers), self.models]
+
+
+def python_module(module: str) -> list[str]:
+    """The command that runs one of our modules in a child, with our own interpreter and nothing from its folder."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def child_environment(threads: int | None = None) -> dict[str, str]:
+    """Our environment, with our packages on the path and, for an executor, its share of the processors."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, environment.get("PYTHONPATH", "")]))
+    for variable in _THREAD_VARIABLES if threads else ():
+        environment.setdefault(variable, str(threads))
+    return environment
+
+
+class Child:  # mutable: alive, then reaped and closed
+    """A started executor. `settings` lacks descriptors, parent and generation; they are made here."""
+
+    def __init__(self, reactor: Reactor, settings: Settings, on_message: Callable[[bytes], None]) -> None:
+        self._reactor = reactor
+        self._on_message = on_message
+        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self.page = SharedPage.create()
+        self.sock, theirs = seqpacket_pair()
+        with theirs:
+            full = replace(settings, node_fd=theirs.fileno(), page_fd=self.page.fd, parent_pid=os.getpid())
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [*python_module("workers.executor"), *full.words()],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(full.node_fd, full.page_fd),
+                env=child_environment(settings.threads),
+                start_new_session=True,  # a Ctrl-C at the node's terminal is the node's to handle
+            )
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        reactor.add(self.sock.fileno(), self._ready)
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends in order, now or later. A process that is gone takes nothing; its end is seen by its pidfd."""
+        if not self._outbox:
+            try:
+                if send_now(self.sock, message, descriptors):
+                    return
+            except OSError:
+                return
+            self._reactor.modify(self.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+        assert len(self._outbox) < OUTBOX_MAX, "tasks in hand are bounded, and words about tenants are few"
+        self._outbox.append((message, tuple(os.dup(each) for each in descriptors)))
+
+    def kill(self) -> None:
+        """Kills the process, if it still lives."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        try:
+            return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
+
+    def reap(self) -> str:
+        """Takes the dead process away and says how it ended. Reads first what it had still sent."""
+        self._drain()
+        code = self._process.wait()  # returns at once: the pidfd has said that it ended
+        if code < 0:
+            return f"was ended by signal {-code}"
+        return f"ended with code {code}"
+
+    def close(self) -> None:
+        """Frees what the node held of it."""
+        for _, descriptors in self._outbox:
+            close_all(descriptors)
+        self._outbox.clear()
+        self._reactor.remove(self.sock.fileno())
+        self.sock.close()
+        os.close(self.pidfd)
+        self.page.close()
+
+    def _ready(self, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._flush()
+        if events & ~select.EPOLLOUT:
+            self._drain()
+
+    def _drain(self) -> None:
+        for _ in range(OUTBOX_MAX):  # bounded by what a socket holds
+            try:
+                message = receive_now(self.sock)
+            except OSError:
+                continue  # it died with our words unread; what it had sent comes after this one report
+            if message is None:
+                return
+            if not message:
+                self._reactor.remove(self.sock.fileno())  # its pidfd tells the rest
+                return
+            self._on_message(message)
+
+    def _flush(self) -> None:
+        while self._outbox:
+            message, descriptors = self._outbox[0]
+            try:
+                if not send_now(self.sock, message, descriptors):
+                    return
+            except OSError:
+                return
+            self._outbox.popleft()
+            close_all(descriptors)
+        self._reactor.modify(self.sock.fileno(), select.EPOLLIN)
+
+    def __repr__(self) -> str:
+        return f"<Child {self.pid}, {len(self._outbox)} in its outbox>"

@@ -1,0 +1,141 @@
+"""How a node is set up: command line over `node.toml` over defaults; a word that is not known is an error.
+
+Nothing is read from the environment, and nothing is opened here. Read `workers/repository.py` next.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from fabric.errors import ConfigError
+
+EXECUTORS_MAX = 64
+WIRES = ("local", "rpc")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """All settings of a node. Durations in seconds, sizes in bytes; paths as the operator wrote them."""
+
+    models: str
+    """The model repository: a folder of NAME/config.pbtxt and NAME/<version>/."""
+    registry: str = ""
+    """Where to register, `dir:PATH`; empty registers nowhere."""
+    node_id: str = ""
+    """Name in the registry; empty makes one of the host name and a random tail."""
+    devices: str = "cpu:1"
+    """One executor for each: `cpu:N` is N of them."""
+    wires: tuple[str, ...] = WIRES
+    listen: str = "127.0.0.1:0"
+    """Address of the rpc wire; port 0 takes any free one."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    rpc_token: str = ""
+    """A secret that every caller of the rpc wire must show; empty asks for none."""
+    runtime_dir: str = ""
+    """Folder for the local wire's socket; empty makes a private one, which goes with the node."""
+    drain_s: float = 20.0
+    """How long accepted requests may take to end after SIGTERM; process managers kill after 30 s, mostly."""
+    queue_max: int = 4096
+    threads_per_executor: int = 0
+    """0 shares the processors among the executors."""
+    arena_bytes_max: int = 4 << 30
+    """The largest arena that one client gets."""
+    tenants_max: int = 256
+    exit_with_parent: bool = False
+    """Drain when the process that started the node ends."""
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ConfigError("no model repository is given; say --models DIR")
+        if not self.wires or not set(self.wires) <= set(WIRES):
+            raise ConfigError(f"wires are {', '.join(self.wires) or 'none'}; give some of {', '.join(WIRES)}")
+        if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_ca and not self.tls_cert):
+            raise ConfigError("TLS needs both tls_cert and tls_key, and tls_ca only beside them; give the missing file")
+        for name, least in (("drain_s", 0), ("queue_max", 1), ("tenants_max", 1), ("threads_per_executor", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
+        _ = (self.executors, self.rpc_host_port)
+
+    @property
+    def executors(self) -> int:
+        """How many executors the devices ask for. Raises ConfigError for a device that is unknown here."""
+        count = 0
+        for device in self.devices.split(","):
+            kind, _, number = device.strip().partition(":")
+            if kind != "cpu" or not number.isdecimal() or not 1 <= int(number) <= EXECUTORS_MAX:
+                raise ConfigError(f"device {device.strip()!r} is unknown; give cpu:N with N from 1 to {EXECUTORS_MAX}")
+            count += int(number)
+        if count > EXECUTORS_MAX:
+            raise ConfigError(f"devices ask for {count} executors; at most {EXECUTORS_MAX} fit a node")
+        return count
+
+    @property
+    def rpc_host_port(self) -> tuple[str, int]:
+        """The rpc wire's address. Raises ConfigError when it is none."""
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"listen is {self.listen!r}; give HOST:PORT, with port 0 for any free one")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    @classmethod
+    def load(
+        cls,
+        file: str | None = None,
+        *,
+        registry: str | None = None,
+        models: str | None = None,
+        listen: str | None = None,
+        devices: str | None = None,
+        wires: str | None = None,
+        node_id: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_ca: str | None = None,
+        exit_with_parent: bool | None = None,
+    ) -> NodeConfig:
+        """The settings of a file with the given ones over them. Raises ConfigError for what cannot work."""
+        given: dict[str, object] = {
+            "registry": registry, "models": models, "listen": listen, "devices": devices, "wires": wires,
+            "node_id": node_id, "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca,
+            "exit_with_parent": exit_with_parent or None,
+        }  # fmt: skip
+        settings = {"models": "", **(_read(file) if file else {})}
+        settings.update((name, value) for name, value in given.items() if value is not None)
+        if isinstance(settings.get("wires"), str):
+            settings["wires"] = [word.strip() for word in str(settings["wires"]).split(",")]
+        return _checked(settings)
+
+
+def _read(file: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(Path(file).read_text())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}); give a file of settings") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is no TOML: {error}") from None
+
+
+def _checked(settings: dict[str, object]) -> NodeConfig:
+    """Every value by its field's type: a number where a text belongs is told, not guessed at."""
+    types = {field.name: str(field.type) for field in fields(NodeConfig)}
+    unknown = sorted(settings.keys() - types.keys())
+    if unknown:
+        raise ConfigError(f"setting {', '.join(unknown)} is unknown; known are {', '.join(sorted(types))}")
+    values: dict[str, object] = {}
+    for name, value in settings.items():
+        kind = types[name]
+        if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # noqa: PLW2901 - a whole number of seconds is a number of seconds
+        if kind.startswith("tuple"):
+            fitting = isinstance(value, list) and all(isinstance(word, str) for word in value)
+            values[name] = tuple(value) if isinstance(value, list) else ()
+        else:
+            fitting = type(value).__name__ == kind
+            values[name] = value
+        if not fitting:
+            raise ConfigError(f"setting {name} is {value!r}; it must be a {kind.partition('[')[0]}")
+    return NodeConfig(**values)  # type: ignore[arg-type]  # checked above, field by field

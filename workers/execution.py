@@ -1,0 +1,190 @@
+"""One request on one model: its inputs checked and shown, the model run, its outputs laid out.
+
+Descriptors repeat from request to request, so what follows from them (which arrays to make, where, copied or viewed) is
+worked out once and kept as a plan. Whatever the model raises becomes a typed error with the model's name; this module
+sends nothing and knows no socket. Read `workers/executor.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fabric.dtypes import DType, bytes_decode
+from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, OverspillError, ResourceExhausted
+from fabric.layout import parse_layout
+from workers.backends.base import Inputs, Outputs, fits
+from workers.backends.onnxruntime import OnnxModel
+from workers.backends.python import PythonModel
+
+if TYPE_CHECKING:
+    from fabric.layout import Layout, TensorSpec
+    from workers.backends.base import Backend
+    from workers.modelconfig import ModelConfig
+
+PLANS_MAX = 1024
+TEXT_MAX = 300
+"""Characters of a model's own message that travel in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How one input becomes an array: `private` copies it, `elements` is not zero for BYTES."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    private: bool
+    finite: bool
+    text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps for one set of descriptors, and how many bytes of body they read."""
+
+    steps: tuple[Step, ...]
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a run: the reply's layout, its bytes where they did not fit the slot, and how long it took."""
+
+    layout: Layout
+    aside: bytes | None
+    compute_us: int
+
+
+class LoadedModel:  # mutable: plans are added as requests come
+    """A model that an executor has loaded. Raises ModelBroken or MissingDependency when it cannot be."""
+
+    def __init__(self, config: ModelConfig, threads: int) -> None:
+        self.config = config
+        self.backend: Backend = OnnxModel(config, threads) if config.backend == "onnxruntime" else PythonModel(config)
+        self._inputs = {decl.name: decl for decl in config.inputs}
+        self._outputs = {decl.name: decl for decl in config.outputs}
+        self._private = config.parameter("inputs_private", "auto")
+        self._refuse_nan = config.flag("refuse_nan")
+        self._plans: dict[bytes, Plan] = {}
+
+    def warm_up(self) -> tuple[int, ...]:
+        """Runs the model's warm-up and gives how long runs take, in microseconds; empty where it has none.
+
+        It runs twice and the second one counts: the first may compile for seconds, which no request will do again.
+        """
+        try:
+            if not self.backend.warm_up():
+                return ()
+            began = monotonic_ns()
+            self.backend.warm_up()
+            return ((monotonic_ns() - began) // 1000,)
+        except OverspillError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it is refused, others serve
+            raise ModelBroken(f"model {self.config.name!r} fails in its warm-up: {_told(error)}") from None
+
+    def plan(self, descriptors: bytes, body_bytes: int) -> Plan:
+        """The plan for a request's descriptors. Raises InvalidArgument when they are not what the model declares, and
+        ProtocolError when they are no descriptors."""
+        plan = self._plans.get(descriptors)
+        if plan is None:
+            plan = self._make_plan(parse_layout(descriptors))
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            self._plans[descriptors] = plan
+        if plan.body_bytes > body_bytes:
+            raise InvalidArgument(f"the inputs take {plan.body_bytes} bytes and {body_bytes} came; send all of them")
+        return plan
+
+    def run(self, plan: Plan, memory: memoryview, body_at: int, reply: memoryview) -> Run:
+        """Runs one request. `memory` is the tenant's arena, read-only, `reply` the slot for the outputs.
+
+        Raises InvalidArgument, ModelFailed or ResourceExhausted with fate `ran` once the model's code has begun.
+        """
+        began = monotonic_ns()
+        name = self.config.name
+        inputs = Inputs({step.name: _array(step, memory, body_at, name) for step in plan.steps})
+        outputs = Outputs(name, self._outputs, reply)
+        try:
+            self.backend.execute(inputs, outputs)
+            layout, aside = outputs.finish()
+        except OverspillError as error:
+            error.fate = Fate.RAN
+            raise
+        except ValueError as error:
+            raise InvalidArgument(f"model {name!r} refuses its inputs: {_told(error, kind=False)}", Fate.RAN) from None
+        except MemoryError:
+            raise ResourceExhausted(
+                f"model {name!r} ran out of memory; send less at once, or use another node", Fate.RAN
+            ) from None
+        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the executor lives on
+            raise ModelFailed(f"model {name!r} failed: {_told(error)}") from None
+        return Run(layout, aside, (monotonic_ns() - began) // 1000)
+
+    def _make_plan(self, layout: Layout) -> Plan:
+        sent = {spec.name: spec for spec in layout.specs}
+        name = self.config.name
+        for missing in self._inputs.keys() - sent.keys():
+            decl = self._inputs[missing]
+            raise InvalidArgument(
+                f"model {name!r} needs input {missing!r} ({decl.dtype} {list(decl.dims)}) and the request has none"
+            )
+        for spec in layout.specs:
+            self._check(spec)
+        # The order of the configuration, so that a model sees its inputs always in the same one.
+        places = dict(zip((spec.name for spec in layout.specs), layout.offsets, strict=True))
+        return Plan(tuple(self._step(sent[name], places[name]) for name in self._inputs), layout.body_bytes)
+
+    def _check(self, spec: TensorSpec) -> None:
+        name, decl = self.config.name, self._inputs.get(spec.name)
+        if decl is None:
+            known = ", ".join(repr(known) for known in self._inputs)
+            raise InvalidArgument(f"model {name!r} has no input {spec.name!r}; it takes {known}")
+        if decl.dtype != spec.dtype.name or not fits(decl.dims, spec.shape):
+            raise InvalidArgument(
+                f"input {spec.name!r} of model {name!r} came as {spec.dtype.name} {list(spec.shape)};"
+                f" it takes {decl.dtype} {list(decl.dims)}"
+            )
+        batch_max = self.config.max_batch_size
+        if batch_max and spec.shape[0] > batch_max:
+            raise InvalidArgument(
+                f"input {spec.name!r} of model {name!r} has {spec.shape[0]} rows; at most {batch_max} go at once"
+            )
+
+    def _step(self, spec: TensorSpec, offset: int) -> Step:
+        finite = self._refuse_nan and spec.dtype in {DType.FP16, DType.FP32, DType.FP64}
+        private = {"all": True, "none": False}.get(self._private, spec.dtype.steers_memory)
+        text = spec.dtype is DType.BYTES
+        return Step(
+            spec.name, spec.dtype.numpy, spec.shape, offset, spec.nbytes, private or finite or text, finite, text
+        )
+
+
+def _array(step: Step, memory: memoryview, body_at: int, model: str) -> np.ndarray[Any, Any]:
+    at = body_at + step.offset
+    if step.text:
+        array: np.ndarray[Any, Any] = bytes_decode(bytes(memory[at : at + step.nbytes]), prod(step.shape)).reshape(
+            step.shape
+        )
+        return array
+    array = np.ndarray(step.shape, step.dtype, memory, at)
+    if step.private:
+        array = array.copy()
+        array.flags.writeable = False
+        if step.finite and not np.isfinite(array).all():
+            raise InvalidArgument(
+                f"input {step.name!r} of model {model!r} holds NaN or infinity, which it refuses; send finite numbers"
+            )
+    return array
+
+
+def _told(error: BaseException, *, kind: bool = True) -> str:
+    text = " ".join(str(error).split())[:TEXT_MAX]
+    return f"{type(error).__name__}: {text}" if kind or not text else text

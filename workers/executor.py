@@ -1,0 +1,263 @@
+"""The child process that runs models for its node, one request at a time, in the order that they come.
+
+It maps the tenants' arenas and holds duplicates of their sockets, so that a reply is written where the caller reads it
+and announced without the node in between. It ends with its node, whatever way that goes. It decides nothing about
+queues, ids or restarts: the node does. Started as `python -m workers.executor`, by `workers/child.py` only.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from fabric.errors import (
+    DeadlineExceeded,
+    DuplicateRequest,
+    Fate,
+    InvalidArgument,
+    ModelBroken,
+    ModelFailed,
+    OverspillError,
+    ProtocolError,
+    ReplyTooLarge,
+    UnknownModel,
+)
+from fabric.frame import (
+    NO_SLOT,
+    ErrorFrame,
+    Load,
+    ReplyFrame,
+    RequestFrame,
+    check_header,
+    decode_request,
+    encode_error,
+    encode_reply,
+)
+from fabric.local.sockets import receive_with_descriptors, send_now
+from fabric.memory.arena import Arena
+from workers.child import Settings
+from workers.execution import LoadedModel
+from workers.handover import (
+    CONTROL_MAGIC,
+    DELIVERED,
+    KEPT,
+    MAGIC_BYTES,
+    RAN,
+    RESEND,
+    TASK_BYTES,
+    TASK_MAGIC,
+    Control,
+    Loaded,
+    SharedPage,
+    Task,
+    decode_control,
+    encode_control,
+    pack_done,
+    unpack_task,
+)
+from workers.keep import KeptReply, ReplyKeep
+from workers.lifeline import end_with
+from workers.repository import read_repository
+
+HEARTBEAT_S = 0.1
+LAPSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tenant's arena as this process sees it: its bytes to write, and the same to read."""
+
+    arena: Arena
+    view: memoryview
+    readonly: memoryview
+
+
+class Executor:  # mutable: maps arenas, holds sockets and models
+    """The loop of the process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._node = socket.socket(fileno=settings.node_fd)
+        self._page = SharedPage(settings.page_fd)
+        self._models: dict[str, LoadedModel] = {}
+        self._places: dict[int, _Place] = {}
+        self._sockets: dict[int, socket.socket] = {}
+        self._keep = ReplyKeep()
+        self._lapse_at_s = 0.0
+
+    def serve(self) -> None:
+        """Runs until the node says exit or is gone."""
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        while True:
+            message, descriptors = receive_with_descriptors(self._node)
+            magic = message[:MAGIC_BYTES]
+            if magic == TASK_MAGIC:
+                self._task(message)
+            elif magic == CONTROL_MAGIC:
+                if not self._control(decode_control(message), descriptors):
+                    return
+            else:
+                return  # the end of the stream: the node is gone, and so are we
+
+    def _beat(self) -> None:
+        while True:
+            self._page.beat()
+            time.sleep(HEARTBEAT_S)
+
+    def _control(self, control: Control, descriptors: tuple[int, ...]) -> bool:
+        if control.word == "load":
+            self._load(control.models)
+        elif control.word == "arena":
+            arena = Arena.attach(descriptors[0])
+            arena.close_fd()
+            self._places[control.number] = _Place(arena, arena.view, arena.view.toreadonly())
+        elif control.word == "socket":
+            self._sockets[control.number] = socket.socket(fileno=descriptors[0])
+        elif control.word == "hang_up":
+            self._sockets.pop(control.number).close()
+        elif control.word == "forget":
+            self._keep.leave(control.number)
+            del self._places[control.number]
+        return control.word != "exit"
+
+    def _load(self, wanted: tuple[str, ...]) -> None:
+        entries = {entry.name: entry for entry in read_repository(self._settings.models)}
+        results = []
+        for name in wanted:
+            self._tell(Control("loading", models=(name,)))
+            entry = entries.get(name)
+            try:
+                if entry is None or entry.config is None:
+                    raise ModelBroken(entry.refused if entry else f"model {name!r} is no longer in the repository")
+                model = LoadedModel(entry.config, self._settings.threads)
+                results.append(Loaded(name, model.warm_up()))
+                self._models[name] = model
+            except OverspillError as error:
+                results.append(Loaded(name, refused=str(error)))
+        self._tell(Control("ready", loaded=tuple(results)))
+
+    def _tell(self, control: Control) -> None:
+        self._node.send(encode_control(control))
+
+    def _task(self, message: bytes) -> None:
+        task = unpack_task(message)
+        frame = message[TASK_BYTES:]
+        request = decode_request(frame, check_header(frame))
+        began_ns = time.monotonic_ns()
+        self._page.began(task.task_no, began_ns)
+        flags, compute_us = 0, 0
+        try:
+            if task.flags & RESEND:
+                final, flags = self._again(task, request)
+            else:
+                final, flags, compute_us = self._run(task, request, began_ns)
+        except OverspillError as error:
+            load = Load(task.sequence, task.accepted, task.outstanding_us, task.executors)
+            final = encode_error(
+                ErrorFrame(request.client_id, request.request_no, self._settings.node_epoch, error, load)
+            )
+            flags = RAN if error.fate is Fate.RAN else 0
+            compute_us = (time.monotonic_ns() - began_ns) // 1000
+        if self._deliver(task, final):
+            self._page.answered(task.task_no)
+            flags |= DELIVERED
+        self._node.send(pack_done(flags, task.task_no, compute_us) + final)
+        self._page.ended()
+        if began_ns > self._lapse_at_s * 1e9:
+            self._lapse_at_s = began_ns / 1e9 + LAPSE_S
+            self._keep.lapse(began_ns / 1e9)
+
+    def _deliver(self, task: Task, final: bytes) -> bool:
+        socket_ = self._sockets.get(task.socket_no)
+        if socket_ is None:
+            return False
+        try:
+            return send_now(socket_, final)
+        except OSError:
+            return False  # the tenant is gone; the node learns it from its own end
+
+    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> tuple[bytes, int, int]:
+        if began_ns >= task.deadline_ns:
+            raise DeadlineExceeded("the time was over before the request could begin; give it more", Fate.NEVER_RAN)
+        model = self._models.get(request.model)
+        if model is None:
+            raise UnknownModel(f"this executor has no model {request.model!r}; send the request to another node")
+        try:
+            plan = model.plan(request.descriptors, request.body_bytes)
+        except ProtocolError as error:
+            error.fate = Fate.NEVER_RAN
+            raise
+        place = self._places[task.tenant_no]
+        run = model.run(plan, place.readonly, request.body_offset, _slot(place, request))
+        if run.aside is None:
+            end = request.reply_offset + run.layout.body_bytes
+            memory = place.view[request.reply_offset : end] if run.layout.body_bytes else memoryview(b"")
+            kept = KeptReply(task.tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9)
+        else:
+            kept = KeptReply(0, memoryview(run.aside), run.layout.encoded, run.compute_us, began_ns / 1e9)
+        self._keep.acknowledge(request.client_id, request.ack_no)
+        self._keep.put(request.client_id, request.request_no, kept)
+        if run.aside is not None:
+            return self._too_large(task, request, len(run.aside)), RAN | KEPT, run.compute_us
+        queue_us = max(0, began_ns - task.arrived_ns) // 1000
+        return self._reply(task, request, kept, queue_us), RAN | KEPT, run.compute_us
+
+    def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
+        """Sends a kept reply once more, into the slot that is asked for now."""
+        kept = self._keep.find(request.client_id, request.request_no)
+        if kept is None:
+            raise DuplicateRequest(
+                f"request {request.request_no} ran and its reply is no longer kept; it did not run again"
+            )
+        slot = _slot(self._places[task.tenant_no], request)
+        if len(kept.memory) > len(slot):
+            return self._too_large(task, request, len(kept.memory)), KEPT
+        slot[: len(kept.memory)] = kept.memory
+        return self._reply(task, request, kept, 0), KEPT
+
+    def _reply(self, task: Task, request: RequestFrame, kept: KeptReply, queue_us: int) -> bytes:
+        frame = ReplyFrame(
+            request.client_id,
+            request.request_no,
+            self._settings.node_epoch,
+            len(kept.memory),
+            request.reply_offset,
+            self._settings.generation,
+            queue_us,
+            kept.compute_us,
+            Load(task.sequence, task.accepted, task.outstanding_us, task.executors),
+            kept.descriptors,
+        )
+        try:
+            return encode_reply(frame)
+        except InvalidArgument as error:  # it is the model that gave so many names and shapes
+            raise ModelFailed(f"the reply of model {request.model!r} cannot travel: {error}") from None
+
+    def _too_large(self, task: Task, request: RequestFrame, needed_bytes: int) -> bytes:
+        error = ReplyTooLarge(
+            f"the reply takes {needed_bytes} bytes and its slot has {request.reply_capacity};"
+            " ask again with a larger one, it is kept for a minute",
+            needed_bytes=needed_bytes,
+        )
+        load = Load(task.sequence, task.accepted, task.outstanding_us, task.executors)
+        return encode_error(ErrorFrame(request.client_id, request.request_no, self._settings.node_epoch, error, load))
+
+
+def _slot(place: _Place, request: RequestFrame) -> memoryview:
+    if request.reply_offset == NO_SLOT:
+        return memoryview(bytearray())
+    return place.view[request.reply_offset : request.reply_offset + request.reply_capacity]
+
+
+def main() -> None:
+    """The process: everything it needs to know stands on its command line."""
+    settings = Settings.of(sys.argv[1:])
+    end_with(settings.parent_pid)
+    Executor(settings).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What a node and its executor say to each other: the prefixes of tasks and answers, control words, the shared page.
+
+Tasks and answers are a tenant's own frames behind a prefix, so nothing is decoded and encoded twice. All times are the
+system's monotonic clock, which both processes read. This module never sends. Read `workers/executor.py` for the one
+end, `workers/shell.py` for the other.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+TASK_MAGIC: Final = b"OTSK"
+DONE_MAGIC: Final = b"ODNE"
+CONTROL_MAGIC: Final = b"OCTL"
+MAGIC_BYTES = 4
+
+_TASK = struct.Struct("<4sHHQIIQQQQQ")
+TASK_BYTES = _TASK.size  # 64
+assert TASK_BYTES == 64, "fabric/local/sockets.py leaves this much room before a frame"
+_DONE = struct.Struct("<4sIQQ")
+DONE_BYTES = _DONE.size
+
+RESEND = 1
+"""Flag of a task: send the kept reply of this request again; do not run it."""
+DELIVERED = 1
+"""Flag of an answer: the tenant has it already."""
+KEPT = 2
+"""Flag of an answer: the executor holds the reply and can send it again."""
+RAN = 4
+"""Flag of an answer: the model's code ran, so `compute_us` says how long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task's prefix: whose request follows, when it came, until when it may begin, and the load to report."""
+
+    flags: int
+    executors: int
+    task_no: int
+    tenant_no: int
+    socket_no: int
+    arrived_ns: int
+    deadline_ns: int
+    sequence: int
+    accepted: int
+    outstanding_us: int
+
+
+pack_task = _TASK.pack
+"""(magic, and then the fields of `Task` in order); a plain function, because every request passes it."""
+
+
+def unpack_task(message: bytes) -> Task:
+    """Reads the prefix of a task."""
+    return Task(*_TASK.unpack_from(message)[1:])
+
+
+def pack_done(flags: int, task_no: int, compute_us: int) -> bytes:
+    """The prefix of an answer; the final frame follows it."""
+    return _DONE.pack(DONE_MAGIC, flags, task_no, compute_us)
+
+
+def unpack_done(message: bytes) -> tuple[int, int, int]:
+    """(flags, task_no, compute_us) of an answer."""
+    _, flags, task_no, compute_us = _DONE.unpack_from(message)
+    return flags, task_no, compute_us
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of one model in an executor. `runs_us` are its warm-up runs; `refused` says why it cannot serve."""
+
+    model: str
+    runs_us: tuple[int, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A word between node and executor; a descriptor may come with `arena` and `socket`.
+
+    Node to executor: `load` (models to load), `arena` and `socket` (a tenant's, by number), `forget` (a tenant),
+    `hang_up` (a socket), `exit`. Executor to node: `loading` (the model it is at), `ready` (what became of each).
+    """
+
+    word: str
+    number: int = 0
+    models: tuple[str, ...] = ()
+    loaded: tuple[Loaded, ...] = ()
+
+
+def encode_control(control: Control) -> bytes:
+    """The word as it travels."""
+    loaded = [[each.model, list(each.runs_us), each.refused] for each in control.loaded]
+    return CONTROL_MAGIC + json.dumps([control.word, control.number, list(control.models), loaded]).encode()
+
+
+def decode_control(message: bytes) -> Control:
+    """Reads a word. Both ends are of one version and one origin, so a garbled one is a bug."""
+    parts: Any = json.loads(message[MAGIC_BYTES:])
+    word, number, models, loaded = parts
+    return Control(word, number, tuple(models), tuple(Loaded(name, tuple(runs), why) for name, runs, why in loaded))
+
+
+_HEARTBEAT, _RUNNING, _BEGAN, _ANSWERED = range(4)
+
+
+class SharedPage:  # mutable: words of memory that two processes map
+    """One page per executor: it writes, its node reads. A word is written whole, since it is aligned."""
+
+    __slots__ = ("_map", "_words", "fd")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, mmap.PAGESIZE, mmap.MAP_SHARED)
+        self._words = memoryview(self._map).cast("Q")
+
+    @classmethod
+    def create(cls) -> SharedPage:
+        """Makes the memory; it goes with the last process that maps it."""
+        fd = os.memfd_create("overspill-executor", os.MFD_CLOEXEC)
+        os.ftruncate(fd, mmap.PAGESIZE)
+        return cls(fd)
+
+    def close(self) -> None:
+        """Unmaps the page and closes its descriptor."""
+        if self.fd >= 0:
+            self._words.release()
+            self._map.close()
+            os.close(self.fd)
+            self.fd = -1
+
+    def beat(self) -> None:
+        """The executor shows that its threads run."""
+        self._words[_HEARTBEAT] += 1
+
+    def began(self, task_no: int, now_ns: int) -> None:
+        """The executor is about to run a task."""
+        self._words[_BEGAN] = now_ns
+        self._words[_RUNNING] = task_no
+
+    def answered(self, task_no: int) -> None:
+        """The tenant has the running task's final frame."""
+        self._words[_ANSWERED] = task_no
+
+    def ended(self) -> None:
+        """The node was told of the running task."""
+        self._words[_RUNNING] = 0
+
+    @property
+    def heartbeat(self) -> int:
+        """How many times the executor has shown a sign of life."""
+        return self._words[_HEARTBEAT]
+
+    @property
+    def running(self) -> tuple[int, int]:
+        """(task number or 0, when it began in monotonic nanoseconds)."""
+        return self._words[_RUNNING], self._words[_BEGAN]
+
+    @property
+    def answered_no(self) -> int:
+        """The last task whose final frame its tenant got straight from the executor."""
+        return self._words[_ANSWERED]

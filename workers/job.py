@@ -1,0 +1,86 @@
+"""One accepted request inside the node, from its arrival to its final frame.
+
+It is a record that admission, dedupe and the executors' shells share; it decides nothing. Read `workers/admission.py`
+next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fabric.local.tenant import Tenant, TenantSocket
+    from workers.admission import ModelQueue
+
+
+class JobState(Enum):
+    """Where a job is."""
+
+    QUEUED = "queued"
+    HANDED_OVER = "handed over"
+    OVER = "over"
+
+
+class Waiter:
+    """Somebody who is owed the final frame: the socket it goes to, and the REQUEST that asked."""
+
+    __slots__ = ("frame", "socket", "tenant")
+
+    def __init__(self, tenant: Tenant, socket: TenantSocket, frame: bytes) -> None:
+        self.tenant = tenant
+        self.socket = socket
+        self.frame = frame
+
+
+class Job:  # mutable: its state and place change as it moves
+    """`order` is its place among all jobs of its level; times are monotonic seconds. `resend` marks the job that only
+    fetches a kept reply once more: it is never queued and never runs."""
+
+    __slots__ = (
+        "accepted",
+        "arrived_s",
+        "asked",
+        "attached",
+        "body_bytes",
+        "client_id",
+        "deadline_s",
+        "level",
+        "model",
+        "order",
+        "request_no",
+        "resend",
+        "state",
+        "work_us",
+    )
+
+    def __init__(
+        self,
+        model: ModelQueue,
+        client_id: int,
+        request_no: int,
+        asked: Waiter,
+        arrived_s: float,
+        deadline_s: float,
+        level: int,
+        body_bytes: int,
+    ) -> None:
+        self.model = model
+        self.client_id = client_id
+        self.request_no = request_no
+        self.asked = asked
+        self.attached: list[Waiter] = []
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.level = level
+        self.body_bytes = body_bytes
+        self.work_us = 0
+        self.order = 0
+        self.accepted = 0
+        self.resend = False
+        self.state = JobState.QUEUED
+
+    def __repr__(self) -> str:
+        return f"<Job {self.client_id:016x}-{self.request_no} of {self.model.name} {self.state.value}>"

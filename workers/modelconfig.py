@@ -1,0 +1,229 @@
+"""What a model's `config.pbtxt` says, as a value; fields we do not use are warned about, never fatal.
+
+The field names and their meaning are Triton's, so that a repository written for it is read here too. This module reads
+no file and knows no backend's library, and dtypes are names only, because the node that reads it has no numpy. Read
+`workers/repository.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabric.errors import ModelBroken
+from workers.pbtxt import Field, Message, Scalar, parse_pbtxt
+
+DTYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BF16", "BYTES",
+)  # fmt: skip
+"""The datatypes of the Open Inference Protocol; `fabric/dtypes.py` has the same, with numpy."""
+
+BACKENDS = ("python", "onnxruntime")
+_PLATFORMS = {"onnxruntime_onnx": "onnxruntime"}
+_USED = frozenset({
+    "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
+    "dynamic_batching",
+})  # fmt: skip
+QUEUE_SIZE_DEFAULT = 1024
+"""Requests that may wait for one model. At 1 ms each that is a second of work: longer queues only add timeouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDecl:
+    """One declared input or output; `dims` are as sent (a batch dimension included), -1 where any size goes."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How requests may be joined into one run: `preferred` sizes, and how long the first may wait for others."""
+
+    preferred: tuple[int, ...]
+    queue_delay_max_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One model as configured. `path` is the folder of the version served, `parameters` what the file gives by key.
+
+    A python model gets this value; `parameter` reads one of its own keys.
+    """
+
+    name: str
+    version: str
+    backend: str
+    path: str
+    max_batch_size: int
+    inputs: tuple[TensorDecl, ...]
+    outputs: tuple[TensorDecl, ...]
+    parameters: tuple[tuple[str, str], ...]
+    instance_count: int
+    batching: Batching | None
+    warnings: tuple[str, ...]
+
+    def parameter(self, key: str, default: str = "") -> str:
+        """The value of a parameter as written, or `default`."""
+        return next((value for name, value in self.parameters if name == key), default)
+
+    def flag(self, key: str) -> bool:
+        """Whether a parameter says true; absent is false. Raises ModelBroken for a word that is neither."""
+        value = self.parameter(key, "false").lower()
+        if value not in {"true", "false"}:
+            raise ModelBroken(f"model {self.name!r}: parameter {key!r} is {value!r}; write true or false")
+        return value == "true"
+
+    def whole_number(self, key: str, default: int, at_least: int = 1) -> int:
+        """A parameter that is a whole number, or `default`. Raises ModelBroken when it is not one."""
+        value = self.parameter(key)
+        if not value:
+            return default
+        if not value.isascii() or not value.isdigit() or int(value) < at_least:
+            raise ModelBroken(
+                f"model {self.name!r}: parameter {key!r} is {value!r}; give a whole number of at least {at_least}"
+            )
+        return int(value)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether a request may run twice without harm."""
+        return self.flag("idempotent")
+
+    @property
+    def queue_size_max(self) -> int:
+        """How many requests may wait for this model on one node."""
+        return self.whole_number("max_queue_size", QUEUE_SIZE_DEFAULT)
+
+    @property
+    def execution_timeout_s(self) -> float | None:
+        """How long one run may take before its executor counts as hung; None where the deadline decides."""
+        timeout_ms = self.whole_number("execution_timeout_ms", 0)
+        return timeout_ms / 1000 if timeout_ms else None
+
+
+class _Reader:
+    """Reads typed fields of one message; every complaint names file and line."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def error(self, what: str, line: int) -> ModelBroken:
+        return ModelBroken(f"{self.source}:{line}: {what}")
+
+    def scalar(self, message: Message, name: str, default: str, kinds: tuple[str, ...]) -> str:
+        found = message.all(name)
+        if not found:
+            return default
+        if len(found) > 1:
+            raise self.error(f"{name!r} stands there twice; keep one", found[1].line)
+        return self.scalar_of(found[0], kinds).text
+
+    def scalar_of(self, field: Field, kinds: tuple[str, ...]) -> Scalar:
+        if not isinstance(field.value, Scalar) or field.value.kind not in kinds:
+            raise self.error(f"{field.name!r} must be a {' or '.join(kinds)}", field.line)
+        return field.value
+
+    def text(self, message: Message, name: str, default: str = "") -> str:
+        return self.scalar(message, name, default, ("string",))
+
+    def number(self, message: Message, name: str, default: int) -> int:
+        return self.whole(self.scalar(message, name, str(default), ("number",)), name, message.line)
+
+    def whole(self, text: str, name: str, line: int) -> int:
+        try:
+            return int(text, 0)
+        except ValueError:
+            raise self.error(f"{name!r} is {text}; give a whole number", line) from None
+
+    def numbers(self, message: Message, name: str) -> tuple[int, ...]:
+        return tuple(
+            self.whole(self.scalar_of(field, ("number",)).text, name, field.line) for field in message.all(name)
+        )
+
+    def messages(self, message: Message, name: str) -> tuple[Message, ...]:
+        found = []
+        for field in message.all(name):
+            if not isinstance(field.value, Message):
+                raise self.error(f"{name!r} needs braces", field.line)
+            found.append(field.value)
+        return tuple(found)
+
+
+def read_config(text: str, source: str, folder_name: str, version: str, path: str) -> ModelConfig:
+    """Reads a `config.pbtxt`. `source` names the file in errors, `folder_name` is the model's folder, `path` that of
+    the version served. Raises ModelBroken for what cannot be served, with file and line."""
+    root, read = parse_pbtxt(text, source), _Reader(source)
+    name = read.text(root, "name", folder_name)
+    if name != folder_name:
+        raise read.error(f"the model is named {name!r} but its folder {folder_name!r}; make them equal", 1)
+    backend = read.text(root, "backend") or _PLATFORMS.get(read.text(root, "platform"), "")
+    if backend not in BACKENDS:
+        raise read.error(f"backend {backend!r} is unknown; give one of {', '.join(BACKENDS)}", 1)
+    batch = read.number(root, "max_batch_size", 0)
+    if batch < 0:
+        raise read.error(f"max_batch_size is {batch}; give 0 (no batching) or more", 1)
+    groups = read.messages(root, "instance_group")
+    config = ModelConfig(
+        name=name,
+        version=version,
+        backend=backend,
+        path=path,
+        max_batch_size=batch,
+        inputs=_tensors(read, root, "input", batched=batch > 0),
+        outputs=_tensors(read, root, "output", batched=batch > 0),
+        parameters=_parameters(read, root),
+        instance_count=max((read.number(group, "count", 1) for group in groups), default=1),
+        batching=_batching(read, root),
+        warnings=tuple(
+            f"{source}:{field.line}: field {field.name!r} is not used here and changes nothing"
+            for field in root.fields
+            if field.name not in _USED
+        ),
+    )
+    # Read now, so that a wrong word is told when the node starts and not with the first request.
+    _ = (config.idempotent, config.flag("refuse_nan"), config.queue_size_max, config.execution_timeout_s)
+    if config.parameter("inputs_private", "auto") not in {"auto", "all", "none"}:
+        raise read.error("parameter 'inputs_private' must be auto, all or none", 1)
+    return config
+
+
+def _tensors(read: _Reader, root: Message, what: str, *, batched: bool) -> tuple[TensorDecl, ...]:
+    found: list[TensorDecl] = []
+    for message in read.messages(root, what):
+        name = read.text(message, "name")
+        if not name or name in {decl.name for decl in found}:
+            raise read.error(f"an {what} has no name, or one that another has", message.line)
+        written = read.scalar(message, "data_type", "", ("name",))
+        dtype = {"TYPE_STRING": "BYTES"}.get(written, written.removeprefix("TYPE_"))
+        if dtype not in DTYPES or not written.startswith("TYPE_"):
+            raise read.error(f"{what} {name!r} has data_type {written!r}; give TYPE_ and a datatype", message.line)
+        dims = read.numbers(message, "dims")
+        if any(dim < 1 and dim != -1 for dim in dims):
+            raise read.error(f"{what} {name!r} has dims {list(dims)}; each is positive, or -1 for any", message.line)
+        found.append(TensorDecl(name, dtype, (-1, *dims) if batched else dims))
+    if not found:
+        raise read.error(f"the model declares no {what}; name each with data_type and dims", root.line)
+    return tuple(found)
+
+
+def _parameters(read: _Reader, root: Message) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    for message in read.messages(root, "parameters"):
+        values = read.messages(message, "value")
+        if len(values) != 1:
+            raise read.error("a parameter needs key and value { string_value: ... }", message.line)
+        found.append((read.text(message, "key"), read.text(values[0], "string_value")))
+    return tuple(found)
+
+
+def _batching(read: _Reader, root: Message) -> Batching | None:
+    found = read.messages(root, "dynamic_batching")
+    if not found:
+        return None
+    return Batching(
+        read.numbers(found[0], "preferred_batch_size"), read.number(found[0], "max_queue_delay_microseconds", 0)
+    )

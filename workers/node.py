@@ -1,0 +1,288 @@
+"""A node from start to end: it puts the parts together, publishes how it is, and drains when it is told to stop.
+
+The process is one plain epoll loop without numpy or gRPC: whatever may block or hold the interpreter is a child. A
+request goes by `reception`, `admission`, `shell`, `executor`; none of it is decided here. Read `workers/reception.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from discovery.instance import Instance, Readiness
+from fabric.errors import Draining, Fate, OverspillError
+from fabric.frame import VERSION
+from fabric.host import host_id
+from fabric.local.listener import ListenerLimits, LocalListener
+from fabric.local.reactor import Reactor
+from fabric.transport import PeerFacts
+from workers.admission import Admission, ExecutorDesk, ModelQueue
+from workers.child import Settings
+from workers.crew import Crew
+from workers.port_keeper import PortKeeper, PortSettings
+from workers.presence import Presence
+from workers.reception import Listeners, Reception
+from workers.repository import facts_of, read_repository
+from workers.runtime import SOCKET, make_folder, remove_folder
+from workers.shell import ExecutorShell
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from workers.config import NodeConfig
+
+_log = logging.getLogger(__name__)
+DRAIN_LOOK_S = 0.02
+STOP_TIMEOUT_S = 5.0
+"""From the end of the last request: time for the port and the executors to end by themselves."""
+PARENT_LOOK_S = 0.25
+
+
+def readiness(*, ready: int, was_ready: bool, port_down: bool, draining: bool, any_model: bool) -> Readiness:
+    """How a node is, by its own word. An executor is ready when all its models are warm, so one is enough."""
+    if draining:
+        return Readiness.DRAINING
+    if not was_ready and (port_down or not ready):
+        return Readiness.STARTING
+    return Readiness.READY if ready and any_model and not port_down else Readiness.DEGRADED
+
+
+class Node:  # mutable: owns all processes, sockets and timers of the node
+    """One life of a node. Raises ConfigError or AddressInUse when it cannot be as configured."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._entries = read_repository(config.models)
+        self._node_id = config.node_id or f"{socket.gethostname()}-{secrets.token_hex(3)}"
+        self._epoch = time.time_ns()  # grows from life to life, unless the clock is set back by more than the gap
+        self._reactor = Reactor()
+        self._refused: dict[str, str] = {}
+        self._was_ready = False
+        self._draining = False
+        self._finishing = False
+        self._failure: OverspillError | None = None
+        self._published: Instance | None = None
+        self._presence = Presence(config.registry) if config.registry else None
+        self._folder = Path(config.runtime_dir) if config.runtime_dir else make_folder(self._node_id)
+        self._socket_path = str(self._folder / SOCKET)
+        self._admission = self._make_admission()
+        listeners = Listeners(self._publish, self._model_refused)
+        self._reception = Reception(self._reactor, self._epoch, self._admission, listeners)
+        self._crew = self._reception.crew = self._make_crew()
+        facts = PeerFacts(self._node_id, self._epoch, VERSION)
+        limits = ListenerLimits(tenants_max=config.tenants_max, arena_bytes_max=config.arena_bytes_max)
+        self._listener = LocalListener(self._reactor, self._socket_path, facts, self._reception, limits)
+        self._port = self._make_port() if "rpc" in config.wires else None
+
+    def run(self) -> int:
+        """Serves until SIGTERM or SIGINT, then drains; gives the exit code. Raises what made a start impossible."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        for entry in self._entries:
+            for warning in entry.config.warnings if entry.config else ():
+                _log.warning("%s", warning)
+            if entry.refused:
+                _log.warning("model %s is refused: %s", entry.name, entry.refused)
+        if self._config.exit_with_parent:
+            self._look_for_parent(os.getppid())
+        try:
+            self._crew.start()
+            if self._port is not None:
+                self._port.start()
+            self._publish()
+            self._reactor.run()
+        finally:
+            self._close()
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    # What it is made of.
+
+    def _make_admission(self) -> Admission:
+        models = []
+        for entry in self._entries:
+            config = entry.config
+            if config is None:
+                model = ModelQueue(entry.name, 0, None, idempotent=False)
+                model.refused = self._refused[entry.name] = entry.refused
+            else:
+                limit_s = config.execution_timeout_s
+                model = ModelQueue(config.name, config.queue_size_max, limit_s, idempotent=config.idempotent)
+            models.append(model)
+        desks = tuple(ExecutorDesk(number) for number in range(self._config.executors))
+        return Admission(models, desks, self._config.queue_max)
+
+    def _make_crew(self) -> Crew:
+        count = len(self._admission.desks)
+        threads = self._config.threads_per_executor or max(1, len(os.sched_getaffinity(0)) // count)
+        models = str(Path(self._config.models).resolve())
+        settings = Settings(-1, -1, 0, self._epoch, 0, threads, models)
+        refuse = self._reception.refuse_model
+        shells = tuple(
+            ExecutorShell(self._reactor, desk, settings, self._models_to_load, refuse, self._reception)
+            for desk in self._admission.desks
+        )
+        return Crew(self._reactor, shells)
+
+    def _make_port(self) -> PortKeeper:
+        config = self._config
+        host, port = config.rpc_host_port
+        settings = PortSettings(
+            host, port, config.rpc_token, config.tls_cert, config.tls_key, config.tls_ca, config.arena_bytes_max,
+            self._socket_path, self._node_id, self._epoch,
+        )  # fmt: skip
+        return PortKeeper(self._reactor, settings, self)
+
+    def _models_to_load(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self._entries if entry.name not in self._refused)
+
+    # What it says of itself.
+
+    def _publish(self) -> None:
+        instance = self._instance()
+        if instance == self._published:
+            return
+        if self._published is None or instance.readiness is not self._published.readiness:
+            where = ", ".join(filter(None, (instance.local, instance.rpc))) or "no address yet"
+            _log.info("node %s is %s at %s", self._node_id, instance.readiness.value, where)
+        self._published = instance
+        if self._presence is not None:
+            self._presence.publish(instance)
+
+    def _instance(self) -> Instance:
+        host, _ = self._config.rpc_host_port
+        port = self._port.port if self._port is not None else 0
+        models = tuple(facts_of(entry, self._refused.get(entry.name, "")) for entry in self._entries)
+        state = readiness(
+            ready=self._crew.ready,
+            was_ready=self._was_ready,
+            port_down=self._port is not None and not port,
+            draining=self._draining,
+            any_model=len(self._refused) < len(self._entries),
+        )
+        self._was_ready = self._was_ready or state not in {Readiness.STARTING, Readiness.DRAINING}
+        return Instance(
+            node_id=self._node_id,
+            node_epoch=self._epoch,
+            host_id=host_id(),
+            readiness=state,
+            local=self._socket_path if "local" in self._config.wires else "",
+            rpc=f"{_public_host(host)}:{port}" if port else "",
+            rpc_tls=bool(self._config.tls_cert),
+            devices=tuple(f"cpu:{desk.number}" for desk in self._admission.desks),
+            models=models,
+        )
+
+    def _model_refused(self, name: str, why: str) -> None:
+        _log.warning("model %s is refused: %s", name, why)
+        self._refused[name] = why
+        self._publish()
+
+    def port_changed(self) -> None:
+        """The rpc port came up or went down."""
+        self._publish()
+
+    def port_failed(self, error: OverspillError) -> None:
+        """The rpc port cannot be had: the node ends with that error."""
+        self._failure = error
+        self._finish()
+
+    # How it ends.
+
+    def _signalled(self, _number: int, _frame: FrameType | None) -> None:
+        self._reactor.call_soon_threadsafe(self._drain)
+
+    def _look_for_parent(self, parent_pid: int) -> None:
+        if os.getppid() != parent_pid:
+            self._drain()
+        else:
+            self._reactor.call_later(PARENT_LOOK_S, lambda: self._look_for_parent(parent_pid))
+
+    def _drain(self) -> None:
+        if self._draining:  # told twice: whoever asks is in a hurry
+            self._give_up()
+            return
+        self._draining = self._admission.draining = True
+        self._publish()
+        if self._port is not None:
+            self._port.drain()
+        self._await_idle(time.monotonic() + self._config.drain_s)
+
+    def _await_idle(self, give_up_s: float) -> None:
+        if self._finishing:
+            return
+        if self._reception.idle:
+            self._finish()
+        elif time.monotonic() >= give_up_s:
+            self._give_up()
+        else:
+            self._reactor.call_later(DRAIN_LOOK_S, lambda: self._await_idle(give_up_s))
+
+    def _give_up(self) -> None:
+        self._reception.give_up_waiting(Draining("the node has no time left to drain; ask another one", Fate.NEVER_RAN))
+        self._finish()
+        self._crew.kill()
+
+    def _finish(self) -> None:
+        if self._finishing:
+            return
+        self._finishing = True
+        self._draining = self._admission.draining = True
+        if self._port is not None:
+            self._port.stop()  # it still answers what the executors have just finished
+        self._await_port(time.monotonic() + STOP_TIMEOUT_S)
+
+    def _await_port(self, give_up_s: float) -> None:
+        late = time.monotonic() >= give_up_s
+        if self._port is not None and not self._port.gone and not late:
+            self._reactor.call_later(DRAIN_LOOK_S, lambda: self._await_port(give_up_s))
+            return
+        if self._port is not None and late:
+            self._port.kill()
+        self._crew.stop()
+        self._await_gone(time.monotonic() + STOP_TIMEOUT_S, killed=False)
+
+    def _await_gone(self, give_up_s: float, *, killed: bool) -> None:
+        late = time.monotonic() >= give_up_s
+        if self._crew.gone and (self._port is None or self._port.gone):
+            self._reactor.stop()
+        elif late and killed:
+            _log.error("a child process does not end although it was killed; leaving it to the kernel")
+            self._reactor.stop()
+        else:
+            if late:
+                self._crew.kill()
+                give_up_s = time.monotonic() + STOP_TIMEOUT_S
+            self._reactor.call_later(DRAIN_LOOK_S, lambda: self._await_gone(give_up_s, killed=killed or late))
+
+    def _close(self) -> None:
+        if self._presence is not None:
+            self._presence.close()
+        self._listener.close()
+        self._crew.close()
+        self._reactor.close()
+        if not self._config.runtime_dir:
+            remove_folder(self._folder)
+
+
+def _public_host(host: str) -> str:
+    """What others can connect to: an address that means all of ours is told by our name."""
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def run_node(config: NodeConfig) -> int:
+    """Runs a node in this process, in its main thread, until it is told to stop; gives the exit code.
+
+    Raises ConfigError (or AddressInUse, a kind of it) when the node cannot be as configured.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    return Node(config).run()

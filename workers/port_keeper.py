@@ -1,0 +1,201 @@
+"""Starts the port process, learns its address, and starts it again when it ends: meanwhile the node serves locally.
+
+The first start decides about the node (a port in use is the operator's to mend); later ones are tried with growing
+pauses, always on the port that was had first, so that callers find it again. This module never speaks gRPC. Read
+`workers/port.py` for the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from fabric.errors import OverspillError, Unavailable, from_wire
+from fabric.frame import VERSION
+from workers.child import child_environment, python_module
+
+if TYPE_CHECKING:
+    from fabric.local.reactor import Reactor, Timer
+
+_log = logging.getLogger(__name__)
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MAX_S = 10.0
+STABLE_S = 30.0
+START_TIMEOUT_S = 60.0
+GRACE_S = 2.0
+"""How long calls that are being answered may take when the port ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """What the port process is told."""
+
+    host: str
+    port: int
+    token: str
+    tls_cert: str
+    tls_key: str
+    tls_ca: str
+    arena_bytes_max: int
+    socket: str
+    node_id: str
+    node_epoch: int
+    version: int = VERSION
+    grace_s: float = GRACE_S
+    parent_pid: int = 0
+
+
+class PortOwner(Protocol):
+    """Who is told of the port."""
+
+    def port_changed(self) -> None:
+        """It came up (`PortKeeper.port`) or went down."""
+
+    def port_failed(self, error: OverspillError) -> None:
+        """The first start failed: the node cannot offer what it was asked to."""
+
+
+class PortKeeper:  # mutable: owns the process
+    """The port of one node. `port` is its number while it serves, else 0."""
+
+    def __init__(self, reactor: Reactor, settings: PortSettings, owner: PortOwner) -> None:
+        self.port = 0
+        self._reactor = reactor
+        self._settings = settings
+        self._owner = owner
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._heard = b""
+        self._had_port = False
+        self._crashes = 0
+        self._up_since_s = 0.0
+        self._stopping = False
+        self._timer: Timer | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is no process."""
+        return self._process is None
+
+    def start(self) -> None:
+        """Starts the process."""
+        self._process = process = subprocess.Popen(  # noqa: S603 - our own module
+            python_module("workers.port"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_environment(),
+            start_new_session=True,
+        )
+        assert process.stdin is not None, "asked for above"
+        assert process.stdout is not None, "asked for above"
+        self._pidfd = os.pidfd_open(process.pid)
+        self._heard = b""
+        os.set_blocking(process.stdout.fileno(), False)
+        self._reactor.add(process.stdout.fileno(), self._hear)
+        self._reactor.add(self._pidfd, self._exited)
+        self._tell(json.dumps(asdict(replace(self._settings, parent_pid=os.getpid()))))
+        self._timer = self._reactor.call_later(START_TIMEOUT_S, self.kill)
+
+    def drain(self) -> None:
+        """New callers are refused."""
+        self._stopping = True
+        self._tell("drain")
+
+    def stop(self) -> None:
+        """Asks the process to end after the calls that it is answering."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Ends the process now."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _tell(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None and not self._process.stdin.closed:
+            with suppress(OSError):  # it is gone: its pidfd tells
+                self._process.stdin.write(line.encode() + b"\n")
+                self._process.stdin.flush()
+
+    def _hear(self, _events: int) -> None:
+        assert self._process is not None, "its output is watched only while it lives"
+        assert self._process.stdout is not None, "it was asked for"
+        part = self._process.stdout.read(65536)
+        if not part:
+            if part is not None:
+                self._reactor.remove(self._process.stdout.fileno())
+            return
+        self._heard += part
+        line, newline, _ = self._heard.partition(b"\n")
+        if newline and not self.port:
+            self._heard = b""
+            self._understand(json.loads(line))
+
+    def _understand(self, answer: dict[str, object]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if "port" in answer:
+            self.port = int(str(answer["port"]))
+            self._up_since_s = monotonic()
+            self._had_port = True
+            self._settings = replace(self._settings, port=self.port)
+            self._owner.port_changed()
+        elif not self._had_port:
+            self._stopping = True
+            self._owner.port_failed(from_wire(int(str(answer["code"])), 0, str(answer["error"])))
+        else:
+            _log.warning("the rpc port cannot listen again: %s", answer["error"])
+
+    def _exited(self, _events: int) -> None:
+        process = self._process
+        assert process is not None, "its pidfd is watched only while it lives"
+        self._hear_rest(process)
+        code = process.wait()
+        self._release(process)
+        was_up, self.port = bool(self.port), 0
+        if self._timer is not None:
+            self._timer.cancel()
+        if was_up:
+            self._owner.port_changed()
+        if self._stopping:
+            return
+        if not self._had_port:
+            self._owner.port_failed(Unavailable(f"the rpc port ended with code {code} before it listened; see its log"))
+            return
+        if was_up and monotonic() - self._up_since_s >= STABLE_S:
+            self._crashes = 0
+        self._crashes += 1
+        pause_s = min(BACKOFF_FIRST_S * 2 ** (self._crashes - 1), BACKOFF_MAX_S)
+        _log.warning("the rpc port ended with code %d and is started again in %.1f s", code, pause_s)
+        self._timer = self._reactor.call_later(pause_s, self._start_again)
+
+    def _start_again(self) -> None:
+        if not self._stopping:
+            self.start()
+
+    def _hear_rest(self, process: subprocess.Popen[bytes]) -> None:
+        """What it said just before it ended, most likely why."""
+        if process.stdout is not None:
+            self._hear(0)
+
+    def _release(self, process: subprocess.Popen[bytes]) -> None:
+        self._reactor.remove(self._pidfd)
+        os.close(self._pidfd)
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                self._reactor.remove(stream.fileno()) if not stream.closed else None
+                with suppress(OSError):
+                    stream.close()
+        self._process = None

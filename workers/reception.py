@@ -1,0 +1,312 @@
+"""Where requests enter a node and final frames leave it: the handler of the local wire, and of the executors' news.
+
+Each request gets exactly one final frame per time that it was asked: from here when it is refused, expires, is
+cancelled or lost, else from the executor that ran it. What is decided about it is decided in `workers/admission.py` and
+`workers/dedupe.py`; this module connects them to sockets and executors. Read `workers/crew.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from fabric.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ExecutorLost,
+    Fate,
+    InvalidArgument,
+    ModelBroken,
+    OverspillError,
+    ResourceExhausted,
+    StaleEpoch,
+)
+from fabric.frame import ErrorFrame, Load, RequestFrame, decode_request, encode_error
+from workers.admission import DEFAULT_LEVEL, Admission, ModelQueue, check_places
+from workers.dedupe import Dedupe, Finished
+from workers.handover import DELIVERED, KEPT, RAN
+from workers.job import Job, JobState, Waiter
+from workers.sentinel import Suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.frame import Header
+    from fabric.local.reactor import Reactor, Timer
+    from fabric.local.tenant import Tenant, TenantSocket
+    from workers.crew import Crew
+    from workers.handover import Loaded
+
+ATTACHED_MAX = 8
+"""Sockets that wait for one running id beside the first; a client that asks more often has lost count."""
+BUDGET_MAX_US = 86_400_000_000
+"""A day, as in `fabric/deadline.py`."""
+LAPSE_S = 5.0
+_RESENDS = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Whom the reception tells: of executors that come and go, and of models that cannot be served."""
+
+    executors_changed: Callable[[], None]
+    model_refused: Callable[[str, str], None]
+
+
+class Reception:  # mutable: the node's requests
+    """All requests of one life of a node. `crew` is set once it is made, since it reports here."""
+
+    crew: Crew
+
+    def __init__(self, reactor: Reactor, node_epoch: int, admission: Admission, listeners: Listeners) -> None:
+        self._reactor = reactor
+        self._epoch = node_epoch
+        self._admission = admission
+        self._listeners = listeners
+        self._dedupe = Dedupe()
+        self._suspects = Suspects()
+        self._sequence = 0
+        self._expiry: Timer | None = None
+        self._lapse()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and no executor has anything in hand."""
+        return not self._admission.waiting and not any(desk.in_hand for desk in self._admission.desks)
+
+    # What the local wire calls.
+
+    def tenant_opened(self, tenant: Tenant) -> None:
+        """Executors learn of it with its first task."""
+
+    def socket_opened(self, tenant: Tenant, socket: TenantSocket) -> None:
+        """Executors learn of it with its first task."""
+
+    def request(self, tenant: Tenant, socket: TenantSocket, header: Header, frame: bytes) -> None:
+        """Takes, attaches or refuses a request. Raises OverspillError to refuse it."""
+        now = monotonic()
+        request = decode_request(frame, header)
+        if request.client_id != tenant.client_id:
+            raise InvalidArgument("the request carries another client's id than its session; use one id for both")
+        if request.node_epoch not in (self._epoch, 0):
+            raise StaleEpoch("the request is meant for an earlier life of this node; open a new channel to it")
+        client = self._dedupe.client(request.client_id, now)
+        client.acknowledge(request.ack_no)
+        known = client.find(request.request_no)
+        asked = Waiter(tenant, socket, frame)
+        if known is not None:
+            self._asked_again(known, request, asked)
+            return
+        self._suspects.check(request.client_id, request.request_no)
+        model = self._admission.model(request.model)
+        check_places(request, tenant.arena.nbytes)
+        job = Job(
+            model,
+            request.client_id,
+            request.request_no,
+            asked,
+            now,
+            now + min(request.budget_us, BUDGET_MAX_US) / 1e6,
+            request.priority or DEFAULT_LEVEL,
+            request.body_bytes,
+        )
+        desk = self._admission.offer(job, now)
+        client.began(request.request_no, job)
+        job.accepted = client.accepted
+        if desk is not None:
+            self._hand_over(desk.number, job)
+        else:
+            self._arm_expiry()
+
+    def cancel(self, tenant: Tenant, socket: TenantSocket, request_no: int, client_id: int) -> None:  # noqa: ARG002 - the contract's
+        """Ends a request that still waits; one that is with an executor goes on, and its final frame comes."""
+        client = self._dedupe.clients.get(client_id)
+        job = client.running.get(request_no) if client is not None and client_id == tenant.client_id else None
+        if job is not None and job.state is JobState.QUEUED:
+            self._withdraw(job, Cancelled("the caller gave the request up before it ran", Fate.NEVER_RAN))
+
+    def load(self, tenant: Tenant) -> Load:
+        """The node's load as this client should see it."""
+        client = self._dedupe.clients.get(tenant.client_id)
+        return self._load(client.accepted if client is not None else 0, 0)
+
+    def socket_closed(self, tenant: Tenant, socket: TenantSocket) -> None:  # noqa: ARG002 - the contract's
+        """Executors let their duplicate go."""
+        for shell in self.crew.shells:
+            shell.hang_up(socket.socket_no)
+
+    def tenant_closed(self, tenant: Tenant) -> None:
+        """Drops what waits for it, unless somebody else asked for the same; what runs comes to its end."""
+        for job in self._admission.waiting_jobs():
+            if job.asked.tenant is tenant and not _ask_for_another(job):
+                self._withdraw(job, Cancelled("the caller left before the request ran", Fate.NEVER_RAN))
+        for shell in self.crew.shells:
+            shell.forget(tenant.tenant_no)
+
+    # What the executors report.
+
+    def done(self, job: Job, flags: int, compute_us: int, frame: bytes, holder: tuple[int, int]) -> None:
+        """A task has its final frame: whoever waits for it and has it not yet gets it."""
+        if not flags & DELIVERED:
+            job.asked.socket.send(frame)
+        if not job.resend:
+            self._admission.over(job)
+            if flags & KEPT:
+                job.model.speed.ran(job.body_bytes, compute_us)
+            client = self._dedupe.clients[job.client_id]
+            if flags & RAN:
+                client.ended(job.request_no, Finished(frame, monotonic(), holder if flags & KEPT else None))
+            else:
+                client.never_ran(job.request_no)
+            for waiter in job.attached:
+                if flags & KEPT:
+                    self._send_again(job.client_id, job.request_no, waiter, holder)
+                else:
+                    waiter.socket.send(frame)
+        if self._admission.waiting:
+            self._feed()
+
+    def lost(self, job: Job, why: str, *, answered: bool) -> None:
+        """A job's executor ended while it ran. An idempotent request may come again, until it is poison."""
+        if job.resend:
+            self._refuse(
+                job, ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
+            )
+            return
+        self._suspects.was_running(job.client_id, job.request_no)
+        self._admission.over(job)
+        error = ExecutorLost(f"the executor {why} while it ran the request; send it again if that is safe")
+        client = self._dedupe.clients[job.client_id]
+        if job.model.idempotent and not answered:
+            client.never_ran(job.request_no)
+        else:
+            fate = Fate.RAN if answered else Fate.UNKNOWN
+            frame = self._error_frame(job.client_id, job.request_no, ExecutorLost(str(error), fate))
+            client.ended(job.request_no, Finished(frame, monotonic(), None))
+        self._refuse(job, error, to_first=not answered)
+
+    def came_back(self, job: Job) -> None:
+        """A job that was never begun waits again, unless nobody does."""
+        if job.asked.tenant.closed and not _ask_for_another(job):
+            self._admission.over(job)
+            self._dedupe.clients[job.client_id].never_ran(job.request_no)
+        else:
+            self._admission.put_back(job)
+            self._arm_expiry()
+
+    def loaded(self, loaded: tuple[Loaded, ...]) -> None:
+        """An executor is about to take work; the models that it refused are refused here."""
+        for each in loaded:
+            if each.refused:
+                self.refuse_model(each.model, each.refused)
+            for run_us in each.runs_us:
+                self._admission.models[each.model].speed.warmed(run_us)
+        self._reactor.call_later(0.0, self._opened)
+
+    def went_down(self) -> None:
+        """An executor takes no more work."""
+        self._listeners.executors_changed()
+
+    def refuse_model(self, name: str, why: str) -> None:
+        """A model cannot be served from now on; what waits for it ends."""
+        model = self._admission.models[name]
+        if not model.refused:
+            model.refused = why
+            self._listeners.model_refused(name, why)
+            for job in self._admission.waiting_jobs():
+                if job.model is model:
+                    self._withdraw(job, ModelBroken(f"model {name!r} cannot be served here: {why}"))
+
+    def give_up_waiting(self, error: OverspillError) -> None:
+        """Ends everything that still waits: the time to drain is over."""
+        for job in self._admission.waiting_jobs():
+            self._withdraw(job, error)
+
+    # Inside.
+
+    def _opened(self) -> None:
+        self._listeners.executors_changed()
+        self._feed()
+
+    def _feed(self) -> None:
+        now = monotonic()
+        while (desk := self._admission.free_desk()) is not None and (job := self._admission.next_job(now)) is not None:
+            self._hand_over(desk.number, job)
+
+    def _hand_over(self, number: int, job: Job) -> None:
+        self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us))
+
+    def _load(self, accepted: int, own_us: int) -> Load:
+        self._sequence += 1
+        # The reply of a request reports the load without it: it is over when that is read.
+        return Load(self._sequence, accepted, max(0, self._admission.outstanding_us - own_us), self.crew.ready)
+
+    def _asked_again(self, known: Job | Finished, request: RequestFrame, asked: Waiter) -> None:
+        if isinstance(known, Job):
+            if len(known.attached) >= ATTACHED_MAX:
+                raise ResourceExhausted(
+                    f"{ATTACHED_MAX} sockets wait for request {request.request_no} already; wait for it", Fate.UNKNOWN
+                )
+            known.attached.append(asked)
+        elif known.holder is None:
+            asked.socket.send(known.frame)
+        else:
+            check_places(request, asked.tenant.arena.nbytes)
+            self._send_again(request.client_id, request.request_no, asked, known.holder)
+
+    def _send_again(self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int]) -> None:
+        number, generation = holder
+        shell = self.crew.shells[number]
+        now = monotonic()
+        job = Job(_RESENDS, client_id, request_no, asked, now, now, 0, 0)
+        job.resend = True
+        client = self._dedupe.clients.get(client_id)
+        job.accepted = client.accepted if client is not None else 0
+        if shell.machine.generation == generation and shell.desk.open:
+            shell.hand_over(job, self._load(job.accepted, 0))
+        else:
+            self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
+
+    def _withdraw(self, job: Job, error: OverspillError) -> None:
+        self._admission.withdraw(job)
+        self._dedupe.clients[job.client_id].never_ran(job.request_no)
+        self._refuse(job, error)
+
+    def _refuse(self, job: Job, error: OverspillError, *, to_first: bool = True) -> None:
+        frame = self._error_frame(job.client_id, job.request_no, error)
+        if to_first:
+            job.asked.socket.send(frame)
+        for waiter in job.attached:
+            waiter.socket.send(frame)
+
+    def _error_frame(self, client_id: int, request_no: int, error: OverspillError) -> bytes:
+        client = self._dedupe.clients.get(client_id)
+        load = self._load(client.accepted if client is not None else 0, 0)
+        return bytes(encode_error(ErrorFrame(client_id, request_no, self._epoch, error, load)))
+
+    def _arm_expiry(self) -> None:
+        at_s = self._admission.next_expiry_s()
+        if at_s is not None and (self._expiry is None or not self._expiry.pending or at_s < self._expiry.at_s):
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = self._reactor.call_later(max(0.0, at_s - monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        for job in self._admission.expire(monotonic()):
+            self._dedupe.clients[job.client_id].never_ran(job.request_no)
+            self._refuse(job, DeadlineExceeded("the time was over before the request could begin", Fate.NEVER_RAN))
+        self._arm_expiry()
+
+    def _lapse(self) -> None:
+        self._dedupe.lapse(monotonic())
+        self._reactor.call_later(LAPSE_S, self._lapse)
+
+
+def _ask_for_another(job: Job) -> bool:
+    """Lets a waiting job go on for somebody else who asked for it; False when there is nobody."""
+    while job.attached:
+        job.asked = job.attached.pop()
+        if not job.asked.tenant.closed:
+            return True
+    return False

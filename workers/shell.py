@@ -1,0 +1,270 @@
+"""One executor over all its lives: started, handed tasks, seen to die, and what it had in hand settled.
+
+What follows from an event stands in the sentinel's table; here it is seen and carried out. An executor learns of a
+tenant's arena and sockets with the first task that needs them. This module never answers a caller:
+`workers/reception.py` does, told by `Settlement`. Read that next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from workers.child import Child, Settings
+from workers.handover import (
+    CONTROL_MAGIC,
+    DONE_BYTES,
+    MAGIC_BYTES,
+    RESEND,
+    TASK_MAGIC,
+    Control,
+    Loaded,
+    decode_control,
+    encode_control,
+    pack_task,
+    unpack_done,
+)
+from workers.sentinel import (
+    START_TIMEOUT_S,
+    Command,
+    ExecutorEvent,
+    ExecutorMachine,
+    ExecutorState,
+    Vitals,
+    Watch,
+    hang_at_s,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.frame import Load
+    from fabric.local.reactor import Reactor, Timer
+    from workers.admission import ExecutorDesk
+    from workers.job import Job
+
+_log = logging.getLogger(__name__)
+LOAD_DEATHS_MAX = 2
+
+
+class Settlement(Protocol):
+    """What the crew tells the node."""
+
+    def done(self, job: Job, flags: int, compute_us: int, frame: bytes, holder: tuple[int, int]) -> None:
+        """An executor has finished a task; `frame` is its final frame."""
+
+    def lost(self, job: Job, why: str, *, answered: bool) -> None:
+        """The executor ended while it ran this job; `answered` says that the tenant had the answer by then."""
+
+    def came_back(self, job: Job) -> None:
+        """An executor ended before it began this job."""
+
+    def loaded(self, loaded: tuple[Loaded, ...]) -> None:
+        """An executor has warm models and takes work."""
+
+    def went_down(self) -> None:
+        """An executor takes no more work."""
+
+
+class ExecutorShell:  # mutable: a process, then the next one
+    """One executor over all its generations."""
+
+    def __init__(
+        self, reactor: Reactor, desk: ExecutorDesk, settings: Settings, models: Callable[[], tuple[str, ...]],
+        refuse: Callable[[str, str], None], settlement: Settlement,
+    ) -> None:  # fmt: skip
+        self.desk = desk
+        self.machine = ExecutorMachine()
+        self._reactor = reactor
+        self._settings = settings
+        self._models = models
+        self._refuse = refuse
+        self._settlement = settlement
+        self._child: Child | None = None
+        self._known_tenants: set[int] = set()
+        self._known_sockets: set[int] = set()
+        self._task_no = 0
+        self._why = ""
+        self._watch = Watch(0.0)
+        self._spawned_s = 0.0
+        self._loading = ""
+        self._load_deaths: Counter[str] = Counter()
+        self._backoff: Timer | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process, 0 while there is none."""
+        return self._child.pid if self._child is not None else 0
+
+    @property
+    def holder(self) -> tuple[int, int]:
+        """What a kept reply remembers: the executor and its generation."""
+        return self.desk.number, self.machine.generation
+
+    def handle(self, event: ExecutorEvent) -> None:
+        """Carries out what the table says."""
+        for command in self.machine.handle(event, monotonic()):
+            _CARRY_OUT[command](self)
+
+    def hand_over(self, job: Job, load: Load) -> None:
+        """Gives a task to the process."""
+        assert self._child is not None, "a desk is open only while there is a process"
+        self._task_no += 1
+        self.desk.give(self._task_no, job)
+        asked = job.asked
+        tenant, socket = asked.tenant, asked.socket
+        if tenant.tenant_no not in self._known_tenants:
+            self._known_tenants.add(tenant.tenant_no)
+            self._child.send(encode_control(Control("arena", tenant.tenant_no)), (tenant.arena.fd,))
+        if socket.socket_no not in self._known_sockets and not socket.closed:
+            self._known_sockets.add(socket.socket_no)
+            self._child.send(encode_control(Control("socket", socket.socket_no)), (socket.fileno(),))
+        prefix = pack_task(
+            TASK_MAGIC,
+            RESEND if job.resend else 0,
+            load.executors,
+            self._task_no,
+            tenant.tenant_no,
+            socket.socket_no,
+            int(job.arrived_s * 1e9),
+            int(job.deadline_s * 1e9),
+            load.sequence,
+            load.accepted,
+            load.outstanding_us,
+        )
+        self._child.send(prefix + asked.frame)
+
+    def hang_up(self, socket_no: int) -> None:
+        """A tenant's socket is closed."""
+        if socket_no in self._known_sockets and self._child is not None:
+            self._known_sockets.discard(socket_no)
+            self._child.send(encode_control(Control("hang_up", socket_no)))
+
+    def forget(self, tenant_no: int) -> None:
+        """A tenant is gone."""
+        if tenant_no in self._known_tenants and self._child is not None:
+            self._known_tenants.discard(tenant_no)
+            self._child.send(encode_control(Control("forget", tenant_no)))
+
+    def look(self, now: float) -> None:
+        """Looks for a process that stopped, hangs, or does not come up."""
+        if self._child is None or self.machine.state is ExecutorState.FENCING:
+            return
+        if self.machine.state is not ExecutorState.READY and now - self._spawned_s >= START_TIMEOUT_S:
+            self._stuck(f"was not ready after {START_TIMEOUT_S:.0f} s")
+            return
+        page = self._child.page
+        task_no, began_ns = page.running
+        job = self.desk.in_hand.get(task_no)
+        if job is not None:
+            limit_s = hang_at_s(
+                began_ns / 1e9, job.deadline_s, job.model.speed.slowest_us, job.model.execution_timeout_s
+            )
+            if now >= limit_s:
+                self._stuck(f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit")
+                return
+        # Before it is ready it loads models, which may hold the interpreter for long: the start's own limit counts.
+        busy = task_no != 0 or self.machine.state is not ExecutorState.READY
+        why = self._watch.look(Vitals(page.heartbeat, self._child.is_stopped(), busy), now)
+        if why:
+            self._stuck(why)
+
+    def _stuck(self, why: str) -> None:
+        self._why = why
+        self.handle(ExecutorEvent.FOUND_STUCK)
+
+    def _message(self, message: bytes) -> None:
+        if message[:MAGIC_BYTES] != CONTROL_MAGIC:
+            flags, task_no, compute_us = unpack_done(message)
+            job = self.desk.take_back(task_no)
+            if job is not None:
+                self._settlement.done(job, flags, compute_us, message[DONE_BYTES:], self.holder)
+            return
+        control = decode_control(message)
+        if control.word == "loading":
+            self._loading = control.models[0]
+            self.handle(ExecutorEvent.PROCESS_SPOKE)
+        elif control.word == "ready":
+            self._loading = ""
+            self.handle(ExecutorEvent.PROCESS_SPOKE)
+            self._settlement.loaded(control.loaded)
+            self.handle(ExecutorEvent.MODELS_WARM)
+
+    def _exited(self, _events: int) -> None:
+        assert self._child is not None, "its pidfd is watched only while there is a process"
+        how = self._child.reap()
+        if not self._why:
+            self._why = how
+        self._reactor.remove(self._child.pidfd)
+        if self.machine.state not in {ExecutorState.STOPPING, ExecutorState.GONE}:
+            _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, self._why)
+        if self._loading:
+            self._load_deaths[self._loading] += 1
+            if self._load_deaths[self._loading] >= LOAD_DEATHS_MAX:
+                self._refuse(self._loading, f"the executor {self._why} each time that it loaded this model")
+            self._loading = ""
+        self.handle(ExecutorEvent.PROCESS_REAPED)
+
+    # What the table's commands mean.
+
+    def _spawn(self) -> None:
+        now = monotonic()
+        self._why = ""
+        self._spawned_s = now
+        self._watch = Watch(now)
+        self._known_tenants.clear()
+        self._known_sockets.clear()
+        settings = replace(self._settings, generation=self.machine.generation)
+        self._child = child = Child(self._reactor, settings, self._message)
+        self._reactor.add(child.pidfd, self._exited)
+        child.send(encode_control(Control("load", models=self._models())))
+
+    def _open(self) -> None:
+        self.desk.open = True
+
+    def _shut(self) -> None:
+        self.desk.open = False
+        self._settlement.went_down()
+
+    def _kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def _fence(self) -> None:
+        """The process is gone, so nobody writes for these tasks any more: one is lost, the others never ran."""
+        assert self._child is not None, "fenced once per process"
+        child, self._child = self._child, None
+        running_no, _ = child.page.running
+        answered_no = child.page.answered_no
+        child.close()
+        for task_no in list(self.desk.in_hand):
+            job = self.desk.take_back(task_no)
+            assert job is not None, "it was just listed"
+            if task_no == running_no or job.resend:
+                self._settlement.lost(job, self._why, answered=task_no == answered_no)
+            else:
+                self._settlement.came_back(job)
+
+    def _wait(self) -> None:
+        self._backoff = self._reactor.call_later(
+            self.machine.backoff_s, partial(self.handle, ExecutorEvent.BACKOFF_OVER)
+        )
+
+    def _ask_exit(self) -> None:
+        if self._child is not None:
+            self._child.send(encode_control(Control("exit")))
+
+
+_CARRY_OUT: dict[Command, Callable[[ExecutorShell], None]] = {
+    Command.SPAWN: ExecutorShell._spawn,
+    Command.OPEN: ExecutorShell._open,
+    Command.SHUT: ExecutorShell._shut,
+    Command.KILL: ExecutorShell._kill,
+    Command.FENCE: ExecutorShell._fence,
+    Command.WAIT: ExecutorShell._wait,
+    Command.ASK_EXIT: ExecutorShell._ask_exit,
+}
