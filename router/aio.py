@@ -1,0 +1,144 @@
+"""The asyncio router: requests run on the background thread's loop, and the caller's loop awaits their end.
+
+Inputs are checked and copied in the caller's thread, so that they may be changed as soon as `infer` was called. Giving
+up an `await` cancels the request: at the node if it is still queued there, and in every count here. It can be used from
+several loops at once. This module decides nothing: it carries out what `router/core.py` yields. Read that next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from fabric.deadline import Deadline
+from fabric.errors import OverspillError
+from router.client import CONNECT_TIMEOUT_S, check_priority, lease_inputs
+from router.core import Send
+from router.opening import Opened, open_router
+from router.prepared import AsyncPrepared
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from types import TracebackType
+
+    from fabric.message import Body
+    from fabric.transport import Answer
+    from router.config import RouterConfig
+    from router.core import RouterStatistics, Wait
+    from router.reply import Reply
+
+
+class AsyncRouter:
+    """Sends requests to the worker that will answer them first. Made by `AsyncRouter.connect`, which is awaited or
+    entered: `async with AsyncRouter.connect(url) as router`."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._core = opened.core
+        opened.close_with(self)
+
+    @classmethod
+    def connect(
+        cls, registry_url: str, *, config: RouterConfig | None = None, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> Connecting:
+        """Reads the registry and opens links, as `Router.connect` does; nothing begins before it is awaited."""
+        return Connecting(registry_url, config, timeout_s)
+
+    async def infer(self, model: str, inputs: Mapping[str, object], *, timeout_s: float, priority: int = 0) -> Reply:
+        """Sends `inputs` and returns the reply; takes and raises what `Router.infer` does. Cancelling it cancels the
+        request."""
+        core = self._core
+        core.check_usable()
+        deadline = Deadline.after(timeout_s, core.clock())
+        offer = core.offer(model)
+        body = core.staging.stage(offer.facts, inputs)
+        return await self._run(core.life(model, body, deadline, check_priority(priority), offer.idempotent))
+
+    def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> AsyncPrepared:
+        """Leases the inputs that the model declares, as `Router.prepare` does."""
+        return AsyncPrepared(lease_inputs(self._core, model, rows, dims), self._send)
+
+    async def _send(self, model: str, body: Body, timeout_s: float, priority: int) -> Reply:
+        core = self._core
+        core.check_usable()
+        deadline = Deadline.after(timeout_s, core.clock())
+        idempotent = core.offer(model).idempotent
+        return await self._run(core.life(model, body, deadline, check_priority(priority), idempotent))
+
+    async def _run(self, life: Generator[Send | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+        return await asyncio.wrap_future(self._opened.background.submit(_drive(life)))
+
+    def models(self) -> tuple[str, ...]:
+        """The names of the models that nodes take requests for, sorted."""
+        self._core.check_usable()
+        with self._core.lock:
+            return self._core.table.models()
+
+    def statistics(self) -> RouterStatistics:
+        """What is going on now."""
+        return self._core.statistics()
+
+    async def close(self) -> None:
+        """Takes no new request, lets running ones end for `close_timeout_s`, then ends them. Safe to call twice."""
+        await asyncio.to_thread(self._opened.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncRouter {'closed' if self._core.closed else 'open'}, {self._core.table!r}>"
+
+
+class Connecting:
+    """A router to be: awaited, it is one; entered by `async with`, it is one that is closed at the end."""
+
+    __slots__ = ("_config", "_router", "_timeout_s", "_url")
+
+    def __init__(self, url: str, config: RouterConfig | None, timeout_s: float) -> None:
+        self._url = url
+        self._config = config
+        self._timeout_s = timeout_s
+        self._router: AsyncRouter | None = None
+
+    def __await__(self) -> Generator[object, None, AsyncRouter]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncRouter:
+        # The registry is read from a file or a server: that would hold up the caller's loop.
+        return AsyncRouter(await asyncio.to_thread(open_router, self._url, self._config, self._timeout_s))
+
+    async def __aenter__(self) -> AsyncRouter:
+        self._router = await self._open()
+        return self._router
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._router is not None:
+            await self._router.close()
+
+
+async def _drive(life: Generator[Send | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+    """Carries out what the life of a request yields, on the background loop."""
+    outcome: Answer | OverspillError | None = None
+    try:
+        while True:
+            step = life.send(outcome)
+            if isinstance(step, Send):
+                try:
+                    outcome = await step.link.call_async(step.call, step.deadline)
+                except OverspillError as error:
+                    outcome = error
+            else:
+                await asyncio.sleep(step.delay_s)
+                outcome = None
+    except StopIteration as end:
+        reply: Reply = end.value
+        return reply
+    finally:
+        life.close()

@@ -1,0 +1,220 @@
+"""The life of one request over its attempts: when it may be sent again, how long each attempt may take, how it ends.
+
+    state   | event     | new state | what follows
+    READY   | SENT      | OUT       | a worker has it, until the share of the deadline that the attempt got is over
+    READY   | NOBODY    | WAITING   | no worker can take it now; looked at again after a while
+    READY   | GAVE_UP   | DONE      | the deadline is over, or the caller cancelled
+    OUT     | ANSWERED  | DONE      | its reply is there
+    OUT     | FAILED    | WAITING   | the fate allows another attempt: back-off
+    OUT     | GAVE_UP   | DONE      | it does not, or the attempts, the budget or the time are used up
+    WAITING | WOKE      | READY     |
+    WAITING | OVER      | WAITING   | the retry budget is spent: stands in line for it
+    WAITING | GAVE_UP   | DONE      |
+
+What a fate allows: `NEVER_RAN` may go anywhere; `RAN` and `UNKNOWN` only if the model is idempotent. A second run on
+the same life of a node is prevented by the request's id, and asking there again is the link's affair, not ours. A
+request that was *refused* (a full queue) and finds the retry budget spent fails at once: retrying refusals is what
+makes a storm. One whose worker was *lost* stands in line for the budget: it brings back load that was there before.
+
+This module never sends, sleeps or picks. Read `router/price.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NoReturn
+
+from fabric import errors
+from fabric.deadline import Deadline
+from fabric.errors import DeadlineExceeded, Fate, IllegalTransition, OverspillError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class State(IntEnum):  # numbers, because a dict finds those twice as fast, and each request passes three edges
+    """Where a request stands."""
+
+    READY = 1
+    OUT = 2
+    WAITING = 3
+    DONE = 4
+
+
+class Event(IntEnum):
+    """What happens to it."""
+
+    SENT = 1
+    NOBODY = 2
+    ANSWERED = 3
+    FAILED = 4
+    WOKE = 5
+    OVER = 6
+    GAVE_UP = 7
+
+
+EDGES: dict[State, dict[Event, State]] = {
+    State.READY: {Event.SENT: State.OUT, Event.NOBODY: State.WAITING, Event.GAVE_UP: State.DONE},
+    State.OUT: {Event.ANSWERED: State.DONE, Event.FAILED: State.WAITING, Event.GAVE_UP: State.DONE},
+    State.WAITING: {Event.WOKE: State.READY, Event.OVER: State.WAITING, Event.GAVE_UP: State.DONE},
+    State.DONE: {},
+}
+
+FINAL = (
+    errors.InvalidArgument,
+    errors.PoisonRequest,
+    errors.ModelFailed,
+    errors.DuplicateRequest,
+    errors.Cancelled,
+    errors.RouterClosed,
+    errors.RouterUsedAfterFork,
+    errors.IllegalTransition,
+)
+"""Another worker would give the same answer, or nobody waits for one."""
+
+LOST = (
+    errors.NodeLost,
+    errors.ExecutorLost,
+    errors.StaleEpoch,
+    errors.Draining,
+    errors.ProtocolError,
+    errors.AccessDenied,
+)
+"""The worker is gone or going, by no fault of the request; all others are refusals."""
+
+_GUESS_MARGIN = 4.0
+"""An attempt gets at least four times what it is predicted to take: queues make the slowest percent about that."""
+_NOBODY_FIRST_S, _NOBODY_MAX_S = 0.001, 0.02
+"""While no worker can take a request it is looked at again this often: a link is opened in about a millisecond."""
+
+
+def may_retry(error: OverspillError, idempotent: bool) -> bool:
+    """Whether the rules allow another attempt elsewhere after this failure."""
+    if isinstance(error, FINAL):
+        return False
+    return error.fate is Fate.NEVER_RAN or idempotent
+
+
+class Attempts:  # mutable: the state of one request
+    """The machine of one request. `backoff(n)` gives the seconds to wait after attempt n."""
+
+    __slots__ = (
+        "_attempts_max",
+        "_backoff",
+        "_fates",
+        "_last",
+        "_looks",
+        "avoid",
+        "count",
+        "deadline",
+        "idempotent",
+        "model",
+        "state",
+    )
+
+    def __init__(
+        self, model: str, deadline: Deadline, idempotent: bool, attempts_max: int, backoff: Callable[[int], float]
+    ) -> None:
+        self.model = model
+        self.deadline = deadline
+        self.idempotent = idempotent
+        self.count = 0
+        self.avoid: tuple[str, ...] = ()
+        self.state = State.READY
+        self._attempts_max = attempts_max
+        self._backoff = backoff
+        self._fates: tuple[Fate, ...] = ()
+        self._last: OverspillError | None = None
+        self._looks = 0
+
+    def sent(self, predicted_s: float | None, now: float) -> Deadline:
+        """A worker was picked; returns the deadline of this attempt. `predicted_s`: what the answer should take,
+        None where nothing was measured yet.
+
+        Only an idempotent request can use what an attempt leaves over, so any other attempt gets all of the time; so
+        does the last one, and one of unknown length, because cutting it short would end work that was merely long.
+        """
+        self._go(Event.SENT)
+        self.count += 1
+        if not self.idempotent or predicted_s is None or self.count >= self._attempts_max or self.count > 1:
+            return self.deadline
+        share_s = max(self.deadline.remaining_s(now) / 2, predicted_s * _GUESS_MARGIN)
+        return self.deadline.earlier(Deadline(now + share_s))
+
+    def answered(self) -> None:
+        """The reply of the attempt that is out is there."""
+        self._go(Event.ANSWERED)
+
+    def failed(self, error: OverspillError, worker: str, now: float) -> float:
+        """The attempt that is out failed; returns the seconds to back off. Raises the final error if that was it."""
+        self._last = error
+        self._fates += (error.fate,)
+        self.avoid += (worker,)
+        if not may_retry(error, self.idempotent):
+            self.give_up(error, worker, now)
+        if self.deadline.expired(now):
+            self.give_up(error if isinstance(error, DeadlineExceeded) else DeadlineExceeded(str(error)), worker, now)
+        if self.count >= self._attempts_max:
+            self.give_up(error, worker, now)
+        delay_s = self._backoff(self.count)
+        if delay_s >= self.deadline.remaining_s(now):
+            self.give_up(error, worker, now)
+        self._go(Event.FAILED)
+        return delay_s
+
+    def over_budget(self, now: float) -> float:
+        """The retry budget is spent. Returns the seconds to stand in line; raises the final error of a refusal."""
+        assert self._last is not None, "a retry asks for budget after a failure only"
+        if not isinstance(self._last, LOST) or self.deadline.expired(now):
+            self.give_up(self._last, self.avoid[-1], now, "the retry budget is spent")
+        self._go(Event.OVER)
+        return min(self._look_again_s(), self.deadline.remaining_s(now))
+
+    def nobody(self, reason: str, now: float) -> float:
+        """No worker can take the request now. Returns the seconds until the next look; raises when the time is over."""
+        if self.deadline.expired(now):
+            error = self._last if self._last is not None else Unavailable(reason)
+            self.give_up(error, self.avoid[-1] if self.avoid else "", now, reason if self._last is not None else "")
+        self._go(Event.NOBODY)
+        return min(self._look_again_s(), self.deadline.remaining_s(now))
+
+    def woke(self) -> None:
+        """A wait is over."""
+        self._go(Event.WOKE)
+
+    def give_up(self, error: OverspillError, worker: str, now: float, why: str = "") -> NoReturn:
+        """Ends the request with an error that tells its story in one sentence."""
+        self._go(Event.GAVE_UP)
+        if self.count <= 1 and not why and error is self._last:
+            raise error
+        if self.count == 0:
+            raise error
+        if not why and self.deadline.expired(now):
+            why = "its time is over"
+        times = "attempt" if self.count == 1 else "attempts"
+        story = (
+            f"{self.model}: {self.count} {times} failed{', and ' + why if why else ''}; the last, on {worker}: {error}"
+        )
+        raise type(error)(story, self.fate) from self._last
+
+    @property
+    def fate(self) -> Fate:
+        """What became of the request over all its attempts: the worst that one of them left behind."""
+        if Fate.UNKNOWN in self._fates:
+            return Fate.UNKNOWN
+        return Fate.RAN if Fate.RAN in self._fates else Fate.NEVER_RAN
+
+    def _look_again_s(self) -> float:
+        self._looks += 1
+        return min(_NOBODY_MAX_S, _NOBODY_FIRST_S * 2.0 ** min(self._looks, 10))
+
+    def _go(self, event: Event) -> None:
+        found = EDGES[self.state].get(event)
+        if found is None:
+            raise IllegalTransition(f"a request of {self.model} is {self.state.name} and met {event.name}; report it")
+        self.state = found
+
+    def __repr__(self) -> str:
+        return f"<Attempts of {self.model}: {self.state.name}, {self.count} sent, avoids {self.avoid or 'nobody'}>"

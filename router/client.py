@@ -1,0 +1,141 @@
+"""The blocking router: it is driven in the caller's own thread, from the pick to the reply, with no hand-over.
+
+Any number of threads may share one. It holds one background thread, which opens links and carries what cannot run in a
+caller's thread; the thread ends with `close`, or when the router is forgotten. This module decides nothing: it carries
+out what `router/core.py` yields. Read that next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from fabric.deadline import Deadline
+from fabric.errors import InvalidArgument, OverspillError
+from router.core import Core, Send
+from router.inputs import declared_specs
+from router.opening import Opened, open_router
+from router.prepared import Prepared, prepared_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from types import TracebackType
+
+    from fabric.message import Body
+    from fabric.transport import Answer
+    from router.config import RouterConfig
+    from router.core import RouterStatistics, Wait
+    from router.prepared import _Inputs
+    from router.reply import Reply
+
+CONNECT_TIMEOUT_S = 5.0
+"""Long enough to open links on a busy machine; `connect` returns earlier when each known node has answered."""
+
+
+class Router:
+    """Sends requests to the worker that will answer them first. Made by `Router.connect`; `with` closes it."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._core = opened.core
+        opened.close_with(self)
+
+    @classmethod
+    def connect(
+        cls, registry_url: str, *, config: RouterConfig | None = None, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> Self:
+        """Reads the registry (`dir:PATH`, `static:HOST:PORT,...`) and opens links to its nodes for `timeout_s` at most.
+
+        Nodes that come later are found too. Raises ConfigError for a URL that names no registry, RegistryUnavailable
+        when it cannot be read; later failures of the registry are none of the router's, which lives on what it knew.
+        """
+        return cls(open_router(registry_url, config, timeout_s))
+
+    def infer(self, model: str, inputs: Mapping[str, object], *, timeout_s: float, priority: int = 0) -> Reply:
+        """Sends `inputs` (numpy arrays, DLPack objects on the CPU, scalars, sequences, str or bytes; by name) and
+        returns the reply. `priority` 0 to 255: higher goes first on the node.
+
+        Raises OverspillError, whose `fate` says whether the model may have run: InvalidArgument and UnknownModel before
+        anything is sent; DeadlineExceeded after `timeout_s`; Unavailable when no node could take it.
+        """
+        core = self._core
+        core.check_usable()
+        deadline = Deadline.after(timeout_s, core.clock())
+        offer = core.offer(model)
+        body = core.staging.stage(offer.facts, inputs)
+        return _drive(core, core.life(model, body, deadline, check_priority(priority), offer.idempotent))
+
+    def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> Prepared:
+        """Leases the inputs that the model declares, to be written in place and sent uncopied.
+
+        `rows` fills a first dimension of -1 in every input; a keyword gives the whole shape of the input of that name.
+        Raises InvalidArgument where a size stays open or an input is BYTES, UnknownModel, ResourceExhausted.
+        """
+        return Prepared(lease_inputs(self._core, model, rows, dims), self._send)
+
+    def _send(self, model: str, body: Body, timeout_s: float, priority: int) -> Reply:
+        core = self._core
+        core.check_usable()
+        deadline = Deadline.after(timeout_s, core.clock())
+        return _drive(core, core.life(model, body, deadline, check_priority(priority), core.offer(model).idempotent))
+
+    def models(self) -> tuple[str, ...]:
+        """The names of the models that nodes take requests for, sorted."""
+        self._core.check_usable()
+        with self._core.lock:
+            return self._core.table.models()
+
+    def statistics(self) -> RouterStatistics:
+        """What is going on now."""
+        return self._core.statistics()
+
+    def close(self) -> None:
+        """Takes no new request, lets running ones end for `close_timeout_s`, then ends them. Safe to call twice."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Router {'closed' if self._core.closed else 'open'}, {self._core.table!r}>"
+
+
+def _drive(core: Core, life: Generator[Send | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+    """Carries out what the life of a request yields, in this thread."""
+    outcome: Answer | OverspillError | None = None
+    try:
+        while True:
+            step = life.send(outcome)
+            if isinstance(step, Send):
+                try:
+                    outcome = step.link.call(step.call, step.deadline)
+                except OverspillError as error:
+                    outcome = error
+            else:
+                core.wait(step)
+                outcome = None
+    except StopIteration as end:
+        reply: Reply = end.value
+        return reply
+    finally:
+        life.close()  # Ctrl-C in the middle of a call settles the books too
+
+
+def check_priority(priority: int) -> int:
+    """The priority. Raises InvalidArgument unless it fits a byte."""
+    if not 0 <= priority <= 255:
+        raise InvalidArgument(f"priority is {priority}; give 0 to 255, higher goes first")
+    return priority
+
+
+def lease_inputs(core: Core, model: str, rows: int | None, dims: Mapping[str, tuple[int, ...]]) -> _Inputs:
+    """The leased inputs of one request of `model`."""
+    core.check_usable()
+    facts = core.offer(model).facts
+    if facts is None:
+        raise InvalidArgument(f"what model {model!r} declares is not known here, so nothing can be prepared; use infer")
+    return prepared_inputs(model, facts, core.staging, declared_specs(facts, rows, dims))

@@ -1,0 +1,61 @@
+"""What an operator may set on a router, each with its unit, default and the reason for that number.
+
+A value of the wrong size is refused when the router is made, not when a request meets it. This module never reads a
+file or the environment. Read `router/attempt.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from fabric.errors import ConfigError
+from fabric.memory.arena import ARENA_BYTES_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Settings of one router. Raises ConfigError for a number out of range."""
+
+    attempts_max: int = 4
+    """Attempts of one request, the first included."""
+    backoff_first_s: float = 0.002
+    """Upper end of the first back-off, drawn with full jitter; doubles with each attempt."""
+    backoff_max_s: float = 0.25
+    """Where the doubling of the back-off stops."""
+    retry_budget_ratio: float = 0.2
+    """Retries may be this share of the active requests (Envoy's default, 20 %)."""
+    retry_budget_min: int = 3
+    """This many retries are always allowed, so that a quiet router can retry at all (Envoy's default)."""
+    remote_sample: int = 5
+    """Remote workers priced for each request; five fresh ones come within 1.15 of knowing all."""
+    eject_after: int = 3
+    """Failures in a row that a worker has to answer for before it is ejected."""
+    eject_first_s: float = 1.0
+    """Length of the first ejection; it doubles with each one that follows without a success between."""
+    eject_max_s: float = 30.0
+    """Where the doubling of ejections stops."""
+    dial_first_s: float = 0.02
+    """Upper end of the first wait before a link is opened again."""
+    dial_max_s: float = 2.0
+    """Where the doubling of that wait stops."""
+    dial_timeout_s: float = 3.0
+    """How long opening one link may take."""
+    close_timeout_s: float = 5.0
+    """How long `close` waits for requests that are running."""
+    arena_bytes: int = ARENA_BYTES_DEFAULT
+    """Size of the memory for inputs where no local node gives one."""
+    seed: int | None = None
+    """Seed of every random choice; None draws one from the system."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "seed" and not (isfinite(value) and value > 0) and field.name != "retry_budget_min":
+                raise ConfigError(f"{field.name} is {value}; give a number above zero")
+        if self.retry_budget_min < 0:
+            raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")
+        if self.retry_budget_ratio > 1.0:
+            raise ConfigError(f"retry_budget_ratio is {self.retry_budget_ratio}; give a share of at most 1.0")

@@ -1,0 +1,222 @@
+"""One request from pick to reply, as a generator that the blocking and the asyncio client both drive.
+
+`Core.life` yields what is to be done (`Send` this call, `Wait` so long) and is sent the outcome. It holds all
+decisions, so that the two clients cannot differ. Whatever ends it early (a cancelled await, Ctrl-C) closes the
+generator, and the context managers in it settle every count. One lock guards workers, prices and counts; it is never
+held over I/O. This module opens no link and sends nothing. Read `router/client.py` and `router/aio.py` next.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from threading import Condition, Lock
+from typing import TYPE_CHECKING
+
+from fabric import errors
+from fabric.errors import OverspillError
+from fabric.message import RequestId
+from fabric.transport import Call
+from router.accounting import Accounting
+from router.attempt import Attempts
+from router.backoff import FullJitter
+from router.budget import RetryBudget
+from router.dispatch import Dispatcher
+from router.pick import Nobody
+from router.reply import Holdings, Reply, TraceFacts
+from router.staging import Staging
+from router.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from random import Random
+
+    from fabric.deadline import Deadline
+    from fabric.memory.arena import Arena
+    from fabric.message import Body
+    from fabric.transport import Answer
+    from router.config import RouterConfig
+    from router.dispatch import Attempt
+    from router.table import Command, Offer
+    from router.workers import WorkerLink
+
+
+class Send:  # mutable: no, but made for each attempt, and a frozen dataclass costs 1 µs more
+    """Send this call on this link until this deadline; its outcome is an Answer or an OverspillError."""
+
+    __slots__ = ("call", "deadline", "link")
+
+    def __init__(self, link: WorkerLink, call: Call, deadline: Deadline) -> None:
+        self.link = link
+        self.call = call
+        self.deadline = deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait this long; `for_worker`: or until a worker comes up. The outcome is None."""
+
+    delay_s: float
+    for_worker: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStatistics:
+    """Counts of one router at one moment. `workers` has one line for each worker."""
+
+    active: int
+    retrying: int
+    retries: int
+    retries_refused: int
+    replies_copied_out: int
+    replies_held_bytes: int
+    workers: tuple[str, ...]
+
+
+class Core:
+    """The state of one router. `clock` is monotonic seconds."""
+
+    def __init__(self, client_id: int, config: RouterConfig, rng: Random, clock: Callable[[], float]) -> None:
+        self.client_id = client_id
+        self.config = config
+        self.clock = clock
+        self.rng = rng
+        self.lock = Lock()
+        self.changed = Condition(self.lock)
+        self.table = Table(config)
+        self.accounting = Accounting(self.lock)
+        self.budget = RetryBudget(config.retry_budget_ratio, config.retry_budget_min)
+        self.holdings = Holdings()
+        self.staging = Staging(config.arena_bytes, self._shared_arena, self.holdings.sentence)
+        self.closed = False
+        self._dispatcher = Dispatcher(config, self.table, self.accounting, self.lock, rng, clock)
+        self._backoff = FullJitter(config.backoff_first_s, config.backoff_max_s, rng)
+        self._pid = os.getpid()
+
+    def execute_with(self, execute: Callable[[tuple[Command, ...]], None]) -> None:
+        """Names who carries out the table's commands; called before the first request."""
+        self._dispatcher.execute = execute
+
+    def check_usable(self) -> None:
+        """Raises RouterClosed or RouterUsedAfterFork."""
+        if self.forked:
+            raise errors.RouterUsedAfterFork(
+                "this router belongs to the parent process; call Router.connect again in the child"
+            )
+        if self.closed:
+            raise errors.RouterClosed("the router was closed; make another one with Router.connect")
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child's copy, whose thread and links stayed in the parent."""
+        return os.getpid() != self._pid
+
+    def offer(self, model: str) -> Offer:
+        """Who offers the model, and what is known of it. Raises UnknownModel or Unavailable."""
+        with self.lock:
+            return self.table.offer(model)
+
+    def life(
+        self, model: str, body: Body, deadline: Deadline, priority: int, idempotent: bool
+    ) -> Generator[Send | Wait, Answer | OverspillError | None, Reply]:
+        """The request, step by step; returns its reply or raises its final error."""
+        attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff.after)
+        retrying = False
+        with self.accounting.request() as ticket:
+            request_id = RequestId(self.client_id, ticket.request_no)
+            try:
+                while True:
+                    attempt = self._dispatcher.begin(model, body, attempts)
+                    if isinstance(attempt, Nobody):
+                        yield Wait(attempts.nobody(attempt.sentence(model), self.clock()), for_worker=True)
+                        self._check_open(attempts)
+                        attempts.woke()
+                        continue
+                    number = attempts.count - 1
+                    call = Call(request_id, model, body, attempt.ack_no, priority, number, attempt.reply_bytes)
+                    with attempt:
+                        outcome = attempt.outcome = yield Send(attempt.link, call, attempt.deadline)
+                    assert outcome is not None, "a call that was sent has an outcome"
+                    if not isinstance(outcome, OverspillError):
+                        attempts.answered()
+                        return self._reply(request_id, model, attempt, attempts.count, outcome)
+                    if retrying:
+                        self._end_retry()
+                        retrying = False
+                    delay_s = attempts.failed(outcome, attempt.picked.worker.name, self.clock())
+                    while not (retrying := self._begin_retry()):
+                        yield Wait(attempts.over_budget(self.clock()), for_worker=False)
+                    yield Wait(delay_s, for_worker=False)
+                    self._check_open(attempts)
+                    attempts.woke()
+            finally:
+                if retrying:
+                    self._end_retry()
+
+    def _check_open(self, attempts: Attempts) -> None:
+        if self.closed:
+            raise errors.RouterClosed("the router was closed while the request waited for a worker", attempts.fate)
+
+    def _begin_retry(self) -> bool:
+        with self.lock:
+            return self.budget.take(self.accounting.active)
+
+    def _end_retry(self) -> None:
+        with self.lock:
+            self.budget.give_back()
+
+    def _reply(self, request_id: RequestId, model: str, attempt: Attempt, count: int, answer: Answer) -> Reply:
+        if not isinstance(answer.memory, bytes):
+            answer = self.holdings.admit(answer, model)
+        picked = attempt.picked
+        name, terms = picked.worker.name, picked.terms
+        facts = TraceFacts(request_id, name, answer, count, attempt.round_trip_ms, terms, picked.candidates)
+        return Reply(answer, facts)
+
+    def _shared_arena(self) -> Arena | None:
+        """The arena of the first local node whose link is alive."""
+        with self.lock:
+            for worker in self.table.workers:
+                link = worker.link
+                if link is not None and worker.is_local and link.alive and link.arena is not None:
+                    return link.arena
+        return None
+
+    def wait(self, step: Wait) -> None:
+        """Carries out a `Wait` in the calling thread; the end of the router ends it early."""
+        with self.changed:
+            if step.for_worker and not self.closed:
+                self.changed.wait(step.delay_s)
+            else:
+                self.changed.wait_for(lambda: self.closed, step.delay_s)
+
+    def close(self) -> None:
+        """Takes no new request, and wakes those that wait."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Waits until no request is out; False if that took longer than `timeout_s`."""
+        end_s = self.clock() + timeout_s
+        with self.changed:
+            while self.accounting.active:
+                left_s = end_s - self.clock()
+                if left_s <= 0.0:
+                    return False
+                self.changed.wait(min(left_s, 0.01))
+        return True
+
+    def statistics(self) -> RouterStatistics:
+        """What is going on now."""
+        held = self.holdings.held_bytes
+        with self.lock:
+            return RouterStatistics(
+                active=self.accounting.active,
+                retrying=self.budget.retrying,
+                retries=self.budget.granted,
+                retries_refused=self.budget.refused,
+                replies_copied_out=self.holdings.copied_out,
+                replies_held_bytes=held,
+                workers=tuple(repr(worker) for worker in self.table.workers),
+            )

@@ -1,0 +1,125 @@
+"""Keeps a link open to every worker that discovery names, on the background thread.
+
+It carries out what the table orders: a `Dial` opens a link and tries again with doubling, jittered waits (tenacity's
+loop with our own seeded jitter) until it is open or nobody wants it; a `Drop` ends a link. Callers never wait for a
+dial: they are told of a worker when its link is open. This module decides nothing and sends no request.
+Read `router/client.py` next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
+from fabric.errors import OverspillError
+from router.backoff import FullJitter
+from router.table import Dial
+from router.workers import State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from concurrent.futures import Future
+
+    from discovery.instance import Change, Instance
+    from discovery.registry import Registry, Watch
+    from router.core import Core
+    from router.table import Command
+    from router.workers import Worker, WorkerLink
+
+
+class Background(Protocol):
+    """The background thread, as far as the router needs it."""
+
+    def submit(self, coro: Coroutine[object, object, object]) -> Future[object]:
+        """Runs a coroutine on the loop; safe from any thread."""
+
+
+class Links:
+    """The links of one router."""
+
+    def __init__(
+        self, core: Core, background: Background, open_link: Callable[[Instance], Awaitable[WorkerLink]]
+    ) -> None:
+        self._core = core
+        self._background = background
+        self._open_link = open_link
+        self._watch: Watch | None = None
+        self._unanswered: set[Worker] = set()
+        core.execute_with(self.execute)
+
+    def start(self, registry: Registry) -> None:
+        """Begins to watch. The present list is dialled before it returns. Raises RegistryUnavailable."""
+        self._watch = registry.watch(self._changed)
+
+    def _changed(self, changes: tuple[Change, ...]) -> None:
+        core = self._core
+        with core.changed:
+            if core.closed:
+                return
+            commands = core.table.changed(changes, core.clock())
+            self._unanswered.update(command.worker for command in commands if isinstance(command, Dial))
+            core.changed.notify_all()
+        self.execute(commands)
+
+    def wait_dialled(self, timeout_s: float) -> None:
+        """Waits until each worker's first dial came to an end, well or badly, for `timeout_s` at most."""
+        with self._core.changed:
+            self._core.changed.wait_for(lambda: not self._unanswered, timeout_s)
+
+    def execute(self, commands: tuple[Command, ...]) -> None:
+        """Carries out what the table ordered; safe from any thread, never blocks."""
+        for command in commands:
+            if isinstance(command, Dial):
+                self._background.submit(self._dial(command.worker))
+            else:
+                command.link.abort("the router has no more use for it")
+
+    async def _dial(self, worker: Worker) -> None:
+        config = self._core.config
+        retrying = AsyncRetrying(
+            wait=FullJitter(config.dial_first_s, config.dial_max_s, self._core.rng),
+            stop=lambda _: not self._wanted(worker),
+            retry=retry_if_exception_type(OverspillError),
+            before_sleep=lambda state: self._failed_once(worker, state),
+            reraise=True,
+        )
+        try:
+            link: WorkerLink = await retrying(self._open_link, worker.instance)
+        except OverspillError:
+            self._answered(worker)
+            return
+        self._opened(worker, link)
+
+    def _opened(self, worker: Worker, link: WorkerLink) -> None:
+        core = self._core
+        with core.changed:
+            closed = core.closed
+            commands = () if closed else core.table.link_up(worker, link)
+            self._unanswered.discard(worker)
+            core.changed.notify_all()
+        if closed:
+            link.abort("the router was closed while the link was opened")
+        self.execute(commands)
+
+    def _failed_once(self, worker: Worker, state: RetryCallState) -> None:
+        outcome = state.outcome
+        worker.trouble = str(outcome.exception()) if outcome is not None else ""
+        self._answered(worker)
+
+    def _answered(self, worker: Worker) -> None:
+        with self._core.changed:
+            self._unanswered.discard(worker)
+            self._core.changed.notify_all()
+
+    def _wanted(self, worker: Worker) -> bool:
+        return not self._core.closed and worker.state is State.PENDING
+
+    def registry_age_s(self) -> float:
+        """Seconds since the registry last answered."""
+        return self._watch.age_s() if self._watch is not None else float("inf")
+
+    def end_watch(self) -> None:
+        """Stops listening to the registry."""
+        if self._watch is not None:
+            self._watch.close()

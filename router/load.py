@@ -1,0 +1,124 @@
+"""What a router knows of the work that lies before one worker: its last report, and what we sent that it has not seen.
+
+Each reply carries a report: `outstanding_us` of work when it was made, and `accepted`, how many requests of this client
+it had counted by then. Our dispatches to the worker are numbered in the order we sent them, so those above `accepted`
+are not in the report and are added to it. **A report never erases a dispatch it has not seen.** It is the fault that
+every router with cached load had: a report from before a burst arrives after it, the burst is forgotten, and the next
+burst follows it to the same worker.
+
+Reports that arrive out of order are dropped by `sequence`. A dispatch that the worker never counted (refused, or its
+link broke) leaves our numbers above the worker's: that counts our own work twice and loses nothing. The next answer to
+our *oldest* dispatch sets it right: that dispatch was counted, so its number cannot be above the count it came with.
+This module never decides. Read `router/price.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fabric.frame import Load
+
+
+class Dispatch:  # mutable: ends once
+    """One request of ours that a worker has. `work_ms` is what it is predicted to compute there."""
+
+    __slots__ = ("number", "work_ms")
+
+    def __init__(self, number: int, work_ms: float) -> None:
+        self.number = number
+        self.work_ms = work_ms
+
+
+class WorkAhead:  # mutable: report and log of one life of one worker
+    """The work before one worker. Its owner's lock guards it."""
+
+    __slots__ = (
+        "_accepted",
+        "_executors",
+        "_out",
+        "_reported_at_s",
+        "_reported_ms",
+        "_sent",
+        "_sequence",
+        "_unseen_ms",
+    )
+
+    def __init__(self) -> None:
+        self._sequence = -1
+        self._accepted = 0
+        self._reported_ms = 0.0
+        self._reported_at_s = 0.0
+        self._executors = 1
+        self._sent = 0
+        self._out: dict[Dispatch, None] = {}  # in the order they were sent
+        self._unseen_ms = 0.0
+
+    def sent(self, work_ms: float) -> Dispatch:
+        """Enters a dispatch; `ended` must follow."""
+        self._sent += 1
+        dispatch = Dispatch(self._sent, work_ms)
+        self._out[dispatch] = None
+        self._unseen_ms += work_ms
+        return dispatch
+
+    def ended(self, dispatch: Dispatch) -> None:
+        """A dispatch came to its end, with or without an answer."""
+        del self._out[dispatch]
+        if dispatch.number > self._accepted:
+            self._unseen_ms -= dispatch.work_ms
+        else:
+            # The report still holds this work, though it is done.
+            self._reported_ms = max(0.0, self._reported_ms - dispatch.work_ms)
+        if not self._out:
+            self._unseen_ms = 0.0  # sums of floats drift; nothing out is exactly nothing
+
+    def reported(self, load: Load, made_at_s: float, of: Dispatch | None = None) -> bool:
+        """Takes in a report made at `made_at_s`, which came with the answer `of` a dispatch; False if it is old."""
+        if of is not None and of.number > load.accepted and of is next(iter(self._out)):
+            self._renumber(of.number - load.accepted)
+        if load.sequence <= self._sequence:
+            return False
+        self._sequence = load.sequence
+        self._reported_ms = load.outstanding_us / 1000.0
+        self._reported_at_s = made_at_s
+        self._executors = max(1, load.executors)
+        # The count only grows; a report that lost its place keeps what an earlier one had seen.
+        self._accepted = max(self._accepted, load.accepted)
+        self._sent = max(self._sent, self._accepted)
+        self._unseen_ms = 0.0
+        for dispatch in reversed(self._out):
+            if dispatch.number <= self._accepted:
+                break
+            self._unseen_ms += dispatch.work_ms
+        return True
+
+    def _renumber(self, over: int) -> None:
+        """So many dispatches were never counted by the worker: takes them out of the numbers."""
+        self._sent -= over
+        for dispatch in self._out:
+            dispatch.number -= over
+
+    def queue_ms(self, now: float) -> float:
+        """Milliseconds until the work of the report is done, by now: its executors have worked on since it was made."""
+        left_ms = self._reported_ms / self._executors - (now - self._reported_at_s) * 1000.0
+        return max(0.0, left_ms)
+
+    def unseen_ms(self) -> float:
+        """Milliseconds that our own dispatches add which the report has not seen."""
+        return self._unseen_ms / self._executors
+
+    @property
+    def unseen(self) -> int:
+        """How many dispatches of ours the report has not seen."""
+        return sum(dispatch.number > self._accepted for dispatch in self._out)
+
+    @property
+    def out(self) -> int:
+        """How many dispatches of ours have not ended."""
+        return len(self._out)
+
+    def __repr__(self) -> str:
+        return f"<WorkAhead {self._reported_ms:.1f} ms reported, {self.out} ours out, {self.unseen} unseen>"

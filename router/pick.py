@@ -1,0 +1,112 @@
+"""Picks the worker of one attempt: all local workers and a sample of remote ones are priced, the cheapest gets it.
+
+The sample keeps the cost of a pick flat, and keeps many routers from running to the same worker at once. Equal prices
+are decided by the router's own dice: an order by name or place would load the first one. A worker that failed this very
+request is taken again only if there is no other. Where nobody is usable, one that can at least be reached (the registry
+forgot it, or it was ejected) is better than none: that is a last resort, and the pick says so. This module never sends.
+Read `router/dispatch.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router.price import Terms, price
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from router.table import Offer
+    from router.workers import Worker
+
+_SAME_MS = 0.001
+"""Prices closer than a microsecond are equal: no measurement is better than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The worker of an attempt, and why it. `excluded` tells who was left out: (worker, reason)."""
+
+    worker: Worker
+    terms: Terms
+    candidates: int
+    excluded: tuple[tuple[str, str], ...]
+    last_resort: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """No worker can take it now; `excluded` tells why, worker by worker."""
+
+    excluded: tuple[tuple[str, str], ...]
+
+    def sentence(self, model: str) -> str:
+        """What to tell the caller."""
+        told = ", ".join(f"{name} is {reason}" for name, reason in self.excluded[:5])
+        return f"no node can take a request of {model!r} now ({told}); start another one, or try again later"
+
+
+def pick(
+    offer: Offer, model: str, bucket: int, nbytes: int, avoid: tuple[str, ...], sample: int, rng: Random, now: float
+) -> Picked | Nobody:
+    """Picks among `offer`, with at most `sample` remote candidates. `avoid`: workers that failed this request."""
+    excluded: list[tuple[str, str]] = []
+    usable = [worker for worker in offer.local if _usable(worker, avoid, excluded, now)]
+    usable += _sampled(offer.remote, avoid, sample, excluded, rng, now)
+    last_resort = False
+    if not usable:
+        everyone = (*offer.local, *offer.remote)
+        if avoid:  # the ones that failed it are better than nobody
+            usable = [worker for worker in everyone if not worker.why_not(now)]
+        if not usable:
+            usable = [worker for worker in everyone if worker.can_carry]
+            last_resort = True
+    if not usable:
+        return Nobody(tuple(excluded))
+    best, terms, ties = usable[0], _price(usable[0], model, bucket, nbytes, now), 1
+    for worker in usable[1:]:
+        other = _price(worker, model, bucket, nbytes, now)
+        if other[0] < terms[0] - _SAME_MS:
+            best, terms, ties = worker, other, 1
+        elif other[0] < terms[0] + _SAME_MS:
+            ties += 1
+            if rng.random() * ties < 1.0:  # each of n equal ones wins with 1/n
+                best, terms = worker, other
+    return Picked(best, terms, len(usable), tuple(excluded), last_resort)
+
+
+def _price(worker: Worker, model: str, bucket: int, nbytes: int, now: float) -> Terms:
+    return price(worker.line(), worker.ahead, worker.speed, model, bucket, nbytes, now)
+
+
+def _usable(worker: Worker, avoid: tuple[str, ...], excluded: list[tuple[str, str]], now: float) -> bool:
+    reason = "one that failed this request" if worker.name in avoid else worker.why_not(now)
+    if reason:
+        excluded.append((worker.name, reason))
+        return False
+    return True
+
+
+def _sampled(
+    remote: tuple[Worker, ...],
+    avoid: tuple[str, ...],
+    sample: int,
+    excluded: list[tuple[str, str]],
+    rng: Random,
+    now: float,
+) -> list[Worker]:
+    """Up to `sample` usable ones in random order; it looks at more only while those it drew are not usable."""
+    if len(remote) <= sample:
+        return [worker for worker in remote if _usable(worker, avoid, excluded, now)]
+    found: list[Worker] = []
+    left = list(range(len(remote)))
+    while left and len(found) < sample:
+        at = int(rng.random() * len(left))
+        left[at], left[-1] = left[-1], left[at]
+        worker = remote[left.pop()]
+        if _usable(worker, avoid, excluded, now):
+            found.append(worker)
+    return found

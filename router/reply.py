@@ -1,0 +1,196 @@
+"""What `infer` gives back: outputs as read-only arrays, and the trace of how they came to be.
+
+A reply owns the memory its outputs lie in, and so does each array made from it: the memory goes back when the last of
+them is gone. Replies that callers keep would starve the arena, so once they hold half of it further ones are copied
+out (`Holdings`). This module never sends. Read `router/client.py` next.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+
+from fabric.errors import InvalidArgument
+from fabric.memory.lease import Lease, tensors
+from router.price import Price, Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    import numpy as np
+
+    from fabric.message import RequestId
+    from fabric.transport import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """How one reply came to be. `compute_ms` and `queue_ms` are the node's own figures; `transport_ms` is what was left
+    of the last attempt's round trip. `generation` is that of the executor, `price` what the worker was picked for."""
+
+    request_id: str
+    worker: str
+    wire: str
+    lane: bool
+    attempts: int
+    queue_ms: float
+    compute_ms: float
+    transport_ms: float
+    generation: int
+    price: Price
+    candidates: int
+
+
+class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
+    """Outputs by name, as read-only numpy arrays; `with` closes it. BYTES outputs are object arrays of bytes."""
+
+    __slots__ = ("__weakref__", "_answer", "_arrays", "_facts", "_trace")
+
+    def __init__(self, answer: Answer, facts: TraceFacts) -> None:
+        self._answer: Answer | None = answer
+        self._facts = facts
+        self._arrays: dict[str, np.ndarray[Any, Any]] | None = None
+        self._trace: Trace | None = None
+
+    @property
+    def trace(self) -> Trace:
+        """How this reply came to be; it can be read after `close` too."""
+        if self._trace is None:
+            self._trace = self._facts.trace()
+        return self._trace
+
+    def close(self) -> None:
+        """Lets go of the outputs. Their memory goes back now, or when the last array that was taken from it is gone."""
+        self._answer = self._arrays = None
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        arrays = self._opened()
+        try:
+            return arrays[name]
+        except KeyError:
+            raise KeyError(f"the reply has no output {name!r}; it has {', '.join(arrays) or 'none'}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened())
+
+    def __len__(self) -> int:
+        return len(self._opened())
+
+    def _opened(self) -> dict[str, np.ndarray[Any, Any]]:
+        if self._arrays is None:
+            if self._answer is None:
+                raise InvalidArgument("the reply was closed; read its outputs before that")
+            memory, layout = self._answer.memory, self._answer.layout
+            view = memory.view if isinstance(memory, Lease) else memoryview(memory)
+            self._arrays = {spec.name: array for spec, array in zip(layout.specs, tensors(view, layout), strict=True)}
+        return self._arrays
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._answer is None:
+            return "<Reply, closed>"
+        outputs = (f"{spec.name} {spec.dtype.name}{list(spec.shape)}" for spec in self._answer.layout.specs)
+        return f"<Reply of {', '.join(outputs)} from {self._facts.worker}>"
+
+
+class TraceFacts:  # mutable: no, but built for each reply, and a frozen dataclass costs 1 µs more
+    """What a trace is made of, kept until somebody asks."""
+
+    __slots__ = ("answer", "attempts", "candidates", "id", "round_trip_ms", "terms", "worker")
+
+    def __init__(
+        self, id_: RequestId, worker: str, answer: Answer, attempts: int, round_trip_ms: float, terms: Terms, of: int
+    ) -> None:
+        self.id = id_
+        self.worker = worker
+        # Only numbers of it are kept: the memory belongs to the reply, which may be closed before.
+        self.answer = (answer.wire, answer.lane, answer.queue_us, answer.compute_us, answer.generation)
+        self.attempts = attempts
+        self.round_trip_ms = round_trip_ms
+        self.terms = terms
+        self.candidates = of
+
+    def trace(self) -> Trace:
+        """The trace."""
+        wire, lane, queue_us, compute_us, generation = self.answer
+        queue_ms, compute_ms = queue_us / 1000.0, compute_us / 1000.0
+        return Trace(
+            request_id=str(self.id),
+            worker=self.worker,
+            wire=wire.value,
+            lane=lane,
+            attempts=self.attempts,
+            queue_ms=queue_ms,
+            compute_ms=compute_ms,
+            transport_ms=max(0.0, self.round_trip_ms - queue_ms - compute_ms),
+            generation=generation,
+            price=Price.of(self.terms),
+            candidates=self.candidates,
+        )
+
+
+class Holdings:  # mutable: what replies hold of each arena
+    """Which replies hold how much of the arenas. A reply past half of an arena is copied out, and counted."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._next = 0
+        self._held: dict[int, tuple[int, str, int]] = {}  # loan: (arena, model, bytes)
+        # The end of a lease may come in any thread and inside the garbage collector: it takes no lock.
+        self._ended: deque[int] = deque()
+        self.copied_out = 0
+
+    def admit(self, answer: Answer, model: str) -> Answer:
+        """Books an answer's lease, or copies the answer out and gives the lease back."""
+        lease = answer.memory
+        if not isinstance(lease, Lease):
+            return answer
+        with self._lock:
+            self._settle()
+            arena = id(lease.arena)
+            held = sum(nbytes for where, _, nbytes in self._held.values() if where == arena)
+            if held + lease.nbytes <= lease.arena.nbytes // 2:
+                self._next += 1
+                self._held[self._next] = (arena, model, lease.nbytes)
+                weakref.finalize(lease.window, self._ended.append, self._next).atexit = False
+                return answer
+            self.copied_out += 1
+        return _copied(answer, lease)
+
+    def sentence(self) -> str:
+        """Who holds what, for an error about memory; empty if nobody holds anything."""
+        with self._lock:
+            self._settle()
+            nbytes: Counter[str] = Counter()
+            for _, model, size in self._held.values():
+                nbytes[model] += size
+        return ", ".join(f"replies of {model} hold {size} bytes" for model, size in nbytes.most_common(3))
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all arenas that replies hold."""
+        with self._lock:
+            self._settle()
+            return sum(nbytes for _, _, nbytes in self._held.values())
+
+    def _settle(self) -> None:
+        while self._ended:
+            del self._held[self._ended.popleft()]
+
+
+def _copied(answer: Answer, lease: Lease) -> Answer:
+    memory = bytes(lease.view[: answer.layout.body_bytes])
+    lease.release()
+    return replace(answer, memory=memory)

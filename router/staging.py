@@ -1,0 +1,141 @@
+"""Brings inputs into the memory that they are sent from: copied once, before a worker is picked.
+
+Bodies below 64 KiB become bytes. Larger ones go into a slot of the arena that the first local node can reach, or of the
+router's own, and a spill or a retry is sent from the same slot. Services send the same names, dtypes and shapes again
+and again, so where each tensor lies (and that the model takes it) is worked out once and kept. This module never sends.
+Read `router/core.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fabric.dtypes import DType, dtype_of
+from fabric.errors import ResourceExhausted
+from fabric.layout import Layout, TensorSpec, layout_of
+from fabric.memory.arena import Arena
+from fabric.memory.lease import Lease
+from fabric.message import SMALL_BODY_BYTES, Body, small_body, tensors_of, write_tensors
+from router.inputs import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from discovery.instance import ModelFacts
+
+_PLANS_MAX = 1024
+"""Shapes that are remembered; a caller whose every request has another shape plans each, which costs about 10 µs."""
+
+_PlanKey = tuple[tuple[str, "np.dtype[Any]", tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one set of names, dtypes and shapes is laid out. `paddings`: what follows each tensor of a small body."""
+
+    layout: Layout
+    facts: ModelFacts | None
+    paddings: tuple[bytes, ...]
+
+
+class Staging:  # mutable: remembers plans, owns an arena where no node gives one
+    """Stages the inputs of one router. `shared_arena` gives the arena of a local node, or None."""
+
+    __slots__ = ("_arena_bytes", "_lock", "_own", "_plans", "_shared_arena", "holders")
+
+    def __init__(self, arena_bytes: int, shared_arena: Callable[[], Arena | None], holders: Callable[[], str]) -> None:
+        self._arena_bytes = arena_bytes
+        self._shared_arena = shared_arena
+        self.holders = holders
+        self._own: Arena | None = None
+        self._lock = Lock()
+        self._plans: dict[_PlanKey, _Plan] = {}
+
+    def stage(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
+        """Checks the inputs against `facts` and copies them. Raises InvalidArgument, ResourceExhausted."""
+        try:
+            key: _PlanKey = tuple((name, array.dtype, array.shape) for name, array in inputs.items())  # type: ignore[attr-defined]
+            plan = self._plans.get(key)
+        except (AttributeError, TypeError):  # not all of them are numpy arrays
+            return self._stage_any(facts, inputs)
+        if plan is None or plan.facts is not facts:
+            plan = self._plan(key, facts, inputs)
+            if plan is None:
+                return self._stage_any(facts, inputs)
+        if plan.layout.body_bytes >= SMALL_BODY_BYTES:
+            return self._large(plan.layout, inputs)
+        if len(plan.paddings) == 1:
+            (array,) = inputs.values()
+            return Body(plan.layout, array.tobytes() + plan.paddings[0])  # type: ignore[attr-defined]
+        parts: list[bytes] = []
+        for array, padding in zip(inputs.values(), plan.paddings, strict=True):
+            parts += (array.tobytes(), padding)  # type: ignore[attr-defined]
+        return Body(plan.layout, b"".join(parts))
+
+    def _plan(self, key: _PlanKey, facts: ModelFacts | None, inputs: Mapping[str, object]) -> _Plan | None:
+        """Plans a set of plain arrays; None where one must be converted first (BYTES, BF16, foreign byte order)."""
+        specs = []
+        for name, array in inputs.items():
+            if not isinstance(array, np.ndarray):
+                return None
+            dtype = dtype_of(array)
+            if dtype is DType.BYTES or dtype.numpy != array.dtype:
+                return None
+            specs.append(TensorSpec(name, dtype, array.shape, array.nbytes))
+        layout = layout_of(tuple(specs))
+        if facts is not None:
+            check(facts, specs)
+        ends = (*layout.offsets[1:], layout.body_bytes)
+        gaps = [end - at - spec.nbytes for spec, at, end in zip(specs, layout.offsets, ends, strict=True)]
+        plan = _Plan(layout, facts, tuple(bytes(gap) for gap in gaps))
+        if len(self._plans) >= _PLANS_MAX:
+            self._plans.clear()  # simpler than an order of use, and as rare as a thousand new shapes
+        self._plans[key] = plan
+        return plan
+
+    def _stage_any(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
+        sources = tensors_of(inputs)
+        layout = layout_of(tuple(source.spec for source in sources))
+        if facts is not None:
+            check(facts, layout.specs)
+        if layout.body_bytes < SMALL_BODY_BYTES:
+            return small_body(sources)
+        lease = self.lease(layout.body_bytes)
+        write_tensors(lease.view, layout, sources)
+        return Body(layout, lease)
+
+    def _large(self, layout: Layout, inputs: Mapping[str, object]) -> Body:
+        lease = self.lease(layout.body_bytes)
+        window = lease.view
+        for spec, offset, array in zip(layout.specs, layout.offsets, inputs.values(), strict=True):
+            target: np.ndarray[Any, Any] = np.ndarray(spec.shape, spec.dtype.numpy, buffer=window, offset=offset)
+            np.copyto(target, array)  # type: ignore[arg-type]
+        return Body(layout, lease)
+
+    def lease(self, nbytes: int) -> Lease:
+        """Memory for a body, where the nearest node can reach it. Raises ResourceExhausted, naming who holds it."""
+        arena = self._shared_arena()
+        if arena is None:
+            arena = self._own_arena()
+        try:
+            return Lease.of(arena, nbytes)
+        except ResourceExhausted as error:
+            held = self.holders()
+            raise ResourceExhausted(f"{error}{'; ' + held if held else ''}") from None
+
+    def _own_arena(self) -> Arena:
+        with self._lock:
+            if self._own is None:
+                self._own = Arena.create(self._arena_bytes)
+            return self._own
+
+    def close(self) -> None:
+        """Lets go of the own arena; its memory stays while a view of it is alive."""
+        with self._lock:
+            if self._own is not None:
+                self._own.close_fd()
+                self._own = None

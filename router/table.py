@@ -1,0 +1,177 @@
+"""All workers: what discovery says of them, which offer a model, and what is to be done when that changes.
+
+Changes arrive from the registry's thread, links come and go on the background thread, picks are made by callers:
+whoever holds the router's lock calls in, and carries out the commands after letting it go. For each model the table
+keeps who offers it, local and remote apart, and makes that anew only when the list changed, so that a pick costs the
+same with 256 workers as with 5. This module never opens or closes a link. Read `router/pick.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from discovery.instance import Insert
+from fabric.errors import Unavailable, UnknownModel
+from router.learned import Work
+from router.workers import State, Worker
+
+if TYPE_CHECKING:
+    from discovery.instance import Change, Instance, ModelFacts
+    from fabric.errors import OverspillError
+    from router.config import RouterConfig
+    from router.workers import WorkerLink
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Open a link to this worker, until it is open or the worker is gone."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """This link is of no use any more; it has no requests of ours."""
+
+    link: WorkerLink
+
+
+Command = Dial | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Who offers a model: `facts` is what the first of them says of it, None where none says anything."""
+
+    local: tuple[Worker, ...]
+    remote: tuple[Worker, ...]
+    facts: ModelFacts | None
+    idempotent: bool
+
+
+class Table:  # mutable: the workers that are known
+    """The workers by (node id, epoch)."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self._config = config
+        self._workers: dict[Key, Worker] = {}
+        self._offers: dict[str, Offer] = {}
+        self.work = Work()
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All that are known."""
+        return tuple(self._workers.values())
+
+    def changed(self, changes: tuple[Change, ...], now: float) -> tuple[Command, ...]:
+        """Takes in what the registry said. Repeated facts of a known worker keep all that was learned of it."""
+        commands: list[Command] = []
+        for change in changes:
+            if isinstance(change, Insert):
+                commands += self._insert(change.instance, now)
+            else:
+                worker = self._workers.get((change.node_id, change.node_epoch))
+                if worker is not None and worker.state is not State.UNLISTED:
+                    worker.unlisted()
+                    commands += self._sweep(worker)
+        self._offers.clear()
+        return tuple(commands)
+
+    def _insert(self, instance: Instance, now: float) -> list[Command]:
+        worker = self._workers.get(instance.key)
+        if worker is not None:
+            worker.listed(instance)
+            return []
+        worker = self._workers[instance.key] = Worker(instance, self._config, self.work, now)
+        return [Dial(worker)]
+
+    def link_up(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
+        """A link was opened; it is dropped again if nobody wants it by now."""
+        if worker.state is not State.PENDING:
+            return (Drop(link),)
+        worker.linked(link)
+        self._offers.clear()
+        return ()
+
+    def link_lost(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
+        """A link was seen dead, perhaps by several callers at once: the first one counts."""
+        if worker.link is not link:
+            return ()
+        worker.link_lost()
+        self._offers.clear()
+        if worker.state is State.PENDING:
+            return Drop(link), Dial(worker)
+        return Drop(link), *self._sweep(worker)
+
+    def _sweep(self, worker: Worker) -> list[Command]:
+        if worker.state is State.GONE:
+            self._workers.pop(worker.instance.key, None)
+        return []
+
+    def last_usable(self, worker: Worker, model: str, now: float) -> bool:
+        """Whether nobody but this worker could take a request of the model now."""
+        offer = self.offer(model)
+        return all(other is worker or other.why_not(now) for other in (*offer.local, *offer.remote))
+
+    def offer(self, model: str) -> Offer:
+        """Who offers the model. Raises UnknownModel, or Unavailable when nobody is there at all."""
+        found = self._offers.get(model)
+        if found is None:
+            found = self._make(model)
+            self._offers[model] = found
+        return found
+
+    def _make(self, model: str) -> Offer:
+        offering = [
+            worker for worker in self._workers.values() if worker.facts(model) is not None or worker.offers_anything
+        ]
+        if not offering:
+            raise self._nobody(model)
+        facts = [found for worker in offering if (found := worker.facts(model)) is not None]
+        return Offer(
+            local=tuple(worker for worker in offering if worker.is_local),
+            remote=tuple(worker for worker in offering if not worker.is_local),
+            facts=facts[0] if facts else None,
+            # One node that says no is enough: the request may have run there.
+            idempotent=len(facts) == len(offering) and all(found.idempotent for found in facts),
+        )
+
+    def _nobody(self, model: str) -> OverspillError:
+        if not self._workers:
+            return Unavailable("no node is registered; start one with `overspill node` on this registry, and try again")
+        refused = [
+            f"{worker.name} refused it: {facts.refused}"
+            for worker in self._workers.values()
+            for facts in worker.instance.models
+            if facts.name == model and facts.refused
+        ]
+        if refused:
+            return UnknownModel(f"no node serves model {model!r}; {refused[0]}")
+        names = self.models()
+        close = get_close_matches(model, names, n=5, cutoff=0.5) or sorted(names)[:5]
+        there = f"did you mean {', '.join(close)}?" if close else "the nodes that are there offer none"
+        return UnknownModel(f"no node offers a model {model!r}; {there}")
+
+    def models(self) -> tuple[str, ...]:
+        """The names of all models that a node takes requests for, sorted."""
+        return tuple(
+            sorted(
+                {
+                    facts.name
+                    for worker in self._workers.values()
+                    for facts in worker.instance.models
+                    if not facts.refused
+                }
+            )
+        )
+
+    def __repr__(self) -> str:
+        states = [worker.state.value for worker in self._workers.values()]
+        told = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+        return f"<Table of {len(states)}: {told or 'nobody'}>"

@@ -1,0 +1,264 @@
+"""One worker as the router sees it: whether it has a link, whether it is trusted, and whether it should get work.
+
+    state     | event       | new state | what follows
+    PENDING   | LINK_UP     | READY     | takes work; what it costs is a pessimistic guess until it has answered
+    PENDING   | UNLISTED    | GONE      | nobody vouches for it, so nobody opens a link to it any more
+    READY     | LINK_LOST   | PENDING   | no new work from this instant; its link is opened again
+    READY     | FAILED_OFTEN| EJECTED   | no work for a while, unless it is the last one usable
+    READY     | UNLISTED    | UNLISTED  | its link is healthy: it finishes its work and gets new only if nobody else can
+    EJECTED   | TIME_OVER   | PROBATION | one request at a time
+    EJECTED   | LINK_LOST   | PENDING   |
+    EJECTED   | UNLISTED    | UNLISTED  |
+    PROBATION | ANSWERED    | READY     |
+    PROBATION | FAILED      | EJECTED   | for twice as long
+    PROBATION | LINK_LOST   | PENDING   |
+    PROBATION | UNLISTED    | UNLISTED  |
+    UNLISTED  | LISTED      | READY     |
+    UNLISTED  | LINK_LOST   | GONE      |
+
+A registry is a hint: its word adds workers and ends the search for lost ones, but it never cuts a healthy link. What a
+node says of itself (`DRAINING`, `STARTING`) is no state here but a fact that is asked before each dispatch. This module
+never opens a link and reads no clock. Read `router/table.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from discovery.instance import Readiness
+from fabric.errors import IllegalTransition
+from fabric.transport import WireName
+from router.learned import Speed, TransportLine, Work
+from router.load import WorkAhead
+
+if TYPE_CHECKING:
+    from discovery.instance import Instance, ModelFacts
+    from fabric.deadline import Deadline
+    from fabric.memory.arena import Arena
+    from fabric.transport import Answer, Call, PeerFacts
+    from router.config import RouterConfig
+
+
+class WorkerLink(Protocol):
+    """What the router needs of a link: all wires to one node."""
+
+    @property
+    def wire(self) -> WireName:
+        """The wire that carries new calls now."""
+
+    @property
+    def peer(self) -> PeerFacts:
+        """What the node said of itself."""
+
+    @property
+    def arena(self) -> Arena | None:
+        """Memory that the node can reach; None if it can reach none of ours."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether any wire carries calls."""
+
+    def call(self, call: Call, deadline: Deadline) -> Answer:
+        """Sends one attempt and waits in the calling thread. Raises OverspillError."""
+
+    async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        """The same on the background loop."""
+
+    def close(self, deadline: Deadline) -> None:
+        """Lets running calls end until the deadline."""
+
+    def abort(self, reason: str) -> None:
+        """Ends at once."""
+
+
+class State(Enum):
+    """What a worker is to the router."""
+
+    PENDING = "pending"
+    READY = "ready"
+    EJECTED = "ejected"
+    PROBATION = "on probation"
+    UNLISTED = "unlisted"
+    GONE = "gone"
+
+
+class Event(Enum):
+    """What happens to it."""
+
+    LINK_UP = "link up"
+    LINK_LOST = "link lost"
+    FAILED_OFTEN = "failed often"
+    FAILED = "failed"
+    ANSWERED = "answered"
+    TIME_OVER = "time over"
+    UNLISTED = "unlisted"
+    LISTED = "listed"
+
+
+EDGES: dict[State, dict[Event, State]] = {
+    State.PENDING: {Event.LINK_UP: State.READY, Event.UNLISTED: State.GONE},
+    State.READY: {
+        Event.LINK_LOST: State.PENDING,
+        Event.FAILED_OFTEN: State.EJECTED,
+        Event.UNLISTED: State.UNLISTED,
+    },
+    State.EJECTED: {
+        Event.TIME_OVER: State.PROBATION,
+        Event.LINK_LOST: State.PENDING,
+        Event.UNLISTED: State.UNLISTED,
+    },
+    State.PROBATION: {
+        Event.ANSWERED: State.READY,
+        Event.FAILED: State.EJECTED,
+        Event.LINK_LOST: State.PENDING,
+        Event.UNLISTED: State.UNLISTED,
+    },
+    State.UNLISTED: {Event.LISTED: State.READY, Event.LINK_LOST: State.GONE},
+    State.GONE: {},
+}
+
+
+class Worker:  # mutable: one life of one node, with all that was learned of it
+    """One life of one node. `link` is None while PENDING. The table's lock guards all but reads of `state`."""
+
+    __slots__ = (
+        "_config",
+        "_eject_s",
+        "_failures",
+        "_line",
+        "_wire",
+        "ahead",
+        "ejected_until_s",
+        "instance",
+        "is_local",
+        "lines",
+        "link",
+        "name",
+        "speed",
+        "state",
+        "story",
+        "trouble",
+    )
+
+    def __init__(self, instance: Instance, config: RouterConfig, work: Work, now: float) -> None:
+        self.instance = instance
+        self.name = instance.node_id
+        self.state = State.PENDING
+        self.link: WorkerLink | None = None
+        self.is_local = False
+        self.ahead = WorkAhead()
+        self.lines: dict[WireName, TransportLine] = {}
+        self._wire = WireName.RPC
+        self._line: TransportLine | None = None
+        self.speed = Speed(work, now)
+        self.story: list[str] = []
+        self.trouble = ""
+        self.ejected_until_s = 0.0
+        self._config = config
+        self._eject_s = config.eject_first_s
+        self._failures = 0
+
+    def linked(self, link: WorkerLink) -> None:
+        """Its link is open."""
+        self._go(Event.LINK_UP)
+        self.link = link
+        self.trouble = ""
+        self.is_local = link.wire is WireName.LOCAL
+
+    def line(self) -> TransportLine:
+        """What is known of the wire that carries new calls now; only asked while there is a link."""
+        return self.line_of(self.link.wire if self.link is not None else WireName.RPC)
+
+    def line_of(self, wire: WireName) -> TransportLine:
+        """What is known of a wire to it."""
+        if wire is self._wire and self._line is not None:  # a member of an enum is slow to find in a dict
+            return self._line
+        found = self.lines.get(wire)
+        if found is None:
+            found = self.lines[wire] = TransportLine(wire)
+        self._wire, self._line = wire, found
+        return found
+
+    def link_lost(self) -> None:
+        """Its link is dead: no new work from now on."""
+        self._go(Event.LINK_LOST)
+        self.link = None
+
+    def answered(self) -> None:
+        """It answered a request, with a reply or with an error of the request's own making."""
+        self._failures = 0
+        if self.state is State.PROBATION:
+            self._go(Event.ANSWERED)
+            self._eject_s = self._config.eject_first_s
+
+    def failed(self, *, last_usable: bool, now: float) -> None:
+        """It failed a request for a reason of its own; `last_usable`: nobody else could take work."""
+        self._failures += 1
+        if self.state is State.PROBATION and not last_usable:
+            self._go(Event.FAILED)
+        elif self.state is State.READY and self._failures >= self._config.eject_after and not last_usable:
+            self._go(Event.FAILED_OFTEN)
+        else:
+            return
+        self._failures = 0
+        self.ejected_until_s = now + self._eject_s
+        self._eject_s = min(self._eject_s * 2, self._config.eject_max_s)
+
+    def unlisted(self) -> None:
+        """The registry no longer knows it."""
+        self._go(Event.UNLISTED)
+
+    def listed(self, instance: Instance) -> None:
+        """The registry knows it, with these facts."""
+        self.instance = instance
+        if self.state is State.UNLISTED:
+            self._go(Event.LISTED)
+
+    def why_not(self, now: float) -> str:
+        """Why it should get no new work now; empty if it should. An ejection that is over ends here."""
+        if self.state is State.EJECTED and now >= self.ejected_until_s:
+            self._go(Event.TIME_OVER)
+        if self.state is State.PROBATION and self.ahead.out:
+            return "on probation with a request out"
+        if self.state is not State.READY and self.state is not State.PROBATION:
+            return f"{self.state.value} ({self.trouble})" if self.trouble else str(self.state.value)
+        readiness = self.instance.readiness
+        if readiness is Readiness.DRAINING or readiness is Readiness.STARTING:
+            return str(readiness.value)
+        if self.link is None or not self.link.alive:
+            return "link lost"
+        return ""
+
+    @property
+    def can_carry(self) -> bool:
+        """Whether a request could reach it at all, trusted or not: the last resort where nobody else is usable."""
+        linked = self.link is not None and self.link.alive
+        return linked and self.instance.readiness is not Readiness.DRAINING
+
+    def facts(self, model: str) -> ModelFacts | None:
+        """What it says of a model it takes requests for; None if it does not offer it, or nothing is known of it."""
+        for facts in self.instance.models:
+            if facts.name == model and not facts.refused:
+                return facts
+        return None
+
+    @property
+    def offers_anything(self) -> bool:
+        """Whether its models are unknown, so that any may be asked of it (an address that an operator wrote down)."""
+        return not self.instance.models and self.instance.node_epoch == 0
+
+    def _go(self, event: Event) -> None:
+        found = EDGES[self.state].get(event)
+        if found is None:
+            told = ", ".join(self.story)
+            raise IllegalTransition(
+                f"worker {self.name} is {self.state.value} and met '{event.value}' after {told}; report it"
+            )
+        self.story = [*self.story[-31:], f"{event.value} -> {found.value}"]
+        self.state = found
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name}: {self.state.value}, {self.ahead!r}>"

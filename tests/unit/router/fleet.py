@@ -1,0 +1,143 @@
+"""A router's core without sockets: instances as discovery would tell them, links that are only names, a clock by hand.
+
+The core yields what is to be sent, and a test answers for the node: nothing here behaves by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from discovery.instance import Insert, Instance, ModelFacts, Readiness, Remove, TensorFacts
+from fabric.deadline import Deadline
+from fabric.frame import Load
+from fabric.message import Body, small_body, tensors_of
+from fabric.transport import Answer, PeerFacts, WireName
+from router.config import RouterConfig
+from router.core import Core, Send, Wait
+from router.table import Dial
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from fabric.errors import OverspillError
+    from fabric.memory.arena import Arena
+    from fabric.transport import Call
+    from router.reply import Reply
+    from router.table import Command
+    from router.workers import Worker
+
+    Life = Generator[Send | Wait, Answer | OverspillError | None, Reply]
+
+
+def facts(name: str, *inputs: TensorFacts, idempotent: bool = True, refused: str = "") -> ModelFacts:
+    return ModelFacts(name, "1", idempotent, inputs, (), refused)
+
+
+PLAN = facts("plan", TensorFacts("x", "FP32", (-1, 4)), TensorFacts("n", "INT32", (1,)))
+LEDGER = facts("ledger", TensorFacts("line", "BYTES", (1,)), idempotent=False)
+
+
+class NamedLink:
+    """A link that is a name, a wire and a pulse."""
+
+    def __init__(self, node_id: str, wire: WireName = WireName.RPC, arena: Arena | None = None) -> None:
+        self.wire = wire
+        self.peer = PeerFacts(node_id, 1, 1)
+        self.arena = arena
+        self.alive = True
+        self.ended = ""
+
+    def call(self, call: Call, deadline: Deadline) -> Answer:
+        raise AssertionError("a test answers for the node")
+
+    async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        raise AssertionError("a test answers for the node")
+
+    def close(self, deadline: Deadline) -> None:
+        self.alive = False
+
+    def abort(self, reason: str) -> None:
+        self.alive = False
+        self.ended = reason
+
+
+def instance(name: str, *models: ModelFacts, epoch: int = 1, readiness: Readiness = Readiness.READY) -> Instance:
+    offered = models or (PLAN, LEDGER)
+    return Instance(name, epoch, "host", readiness, "", f"{name}:1", rpc_tls=False, devices=("cpu:0",), models=offered)
+
+
+def body(rows: int = 2) -> Body:
+    return small_body(tensors_of({"x": np.zeros((rows, 4), np.float32)}))
+
+
+def answer(load: Load | None = None, *, compute_us: int = 1000, wire: WireName = WireName.RPC) -> Answer:
+    made = small_body(tensors_of({"y": np.arange(3, dtype=np.float32)}))
+    assert isinstance(made.memory, bytes)
+    return Answer(made.layout, made.memory, 1, 0, compute_us, load or Load(1, 1, 0, 1), wire)
+
+
+class Fleet:
+    """A core, its clock, and the commands it gave."""
+
+    def __init__(self, *names: str, config: RouterConfig | None = None, local: tuple[str, ...] = ()) -> None:
+        self.now = 100.0
+        self.core = Core(7, config or RouterConfig(seed=1), Random(1), lambda: self.now)
+        self.commands: list[Command] = []
+        self.core.execute_with(self.commands.extend)
+        for name in names:
+            self.add(instance(name), WireName.LOCAL if name in local else WireName.RPC)
+
+    def add(self, what: Instance, wire: WireName = WireName.RPC, arena: Arena | None = None) -> Worker:
+        """Discovers a node and links it."""
+        with self.core.lock:
+            (dial,) = self.core.table.changed((Insert(what),), self.now)
+            assert isinstance(dial, Dial)
+            self.core.table.link_up(dial.worker, NamedLink(what.node_id, wire, arena))
+        return dial.worker
+
+    def update(self, what: Instance, readiness: Readiness) -> None:
+        """The registry tells new facts of a node."""
+        self.core.table.changed((Insert(replace(what, readiness=readiness)),), self.now)
+
+    def remove(self, name: str, epoch: int = 1) -> tuple[Command, ...]:
+        """The registry forgets a node."""
+        return self.core.table.changed((Remove(name, epoch),), self.now)
+
+    def worker(self, name: str) -> Worker:
+        return next(worker for worker in self.core.table.workers if worker.name == name)
+
+    def life(self, model: str = "plan", timeout_s: float = 1.0, rows: int = 2) -> Life:
+        idempotent = self.core.table.offer(model).idempotent
+        return self.core.life(model, body(rows), Deadline(self.now + timeout_s), 0, idempotent)
+
+    def send(self, life: Life, outcome: Answer | OverspillError | None = None) -> Send:
+        """Goes on until the next dispatch, and lets waits pass."""
+        while True:
+            step = life.send(outcome)
+            if isinstance(step, Send):
+                return step
+            self.now += step.delay_s
+            outcome = None
+
+    def finish(self, life: Life, outcome: Answer | OverspillError) -> Reply:
+        """Gives the last outcome, which must end the request."""
+        try:
+            step = life.send(outcome)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError(f"the request goes on with {step}")
+
+    def assert_idle(self) -> None:
+        """Nothing is counted as out anywhere."""
+        statistics = self.core.statistics()
+        assert (statistics.active, statistics.retrying) == (0, 0)
+        for worker in self.core.table.workers:
+            assert (worker.ahead.out, worker.ahead.unseen, worker.ahead.unseen_ms()) == (0, 0, 0.0)
+
+
+def name_of(step: Send) -> str:
+    return step.link.peer.node_id

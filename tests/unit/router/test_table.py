@@ -1,0 +1,104 @@
+"""All workers: what discovery's changes do, who offers a model, and what is said when nobody does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from discovery.instance import Insert
+from fabric.errors import Unavailable, UnknownModel
+from router.table import Dial, Drop
+from router.workers import State
+from tests.unit.router.fleet import PLAN, Fleet, NamedLink, facts, instance
+
+
+def test_a_new_node_is_dialled_once_and_repeats_change_nothing_that_was_learned() -> None:
+    fleet = Fleet("a")
+    worker = fleet.worker("a")
+    worker.speed.learn("plan", 6, 3.0, fleet.now)
+    for _ in range(1000):
+        assert fleet.core.table.changed((Insert(instance("a")),), fleet.now) == ()
+    assert fleet.worker("a") is worker
+    assert worker.state is State.READY
+    assert worker.speed.known("plan", 6)
+
+
+def test_another_life_of_a_node_is_another_worker() -> None:
+    fleet = Fleet("a")
+    (dial,) = fleet.core.table.changed((Insert(instance("a", epoch=2)),), fleet.now)
+    assert isinstance(dial, Dial)
+    assert dial.worker is not fleet.worker("a")
+    assert len(fleet.core.table.workers) == 2
+
+
+def test_a_lost_link_is_dropped_and_dialled_again_and_reported_by_many_counts_once() -> None:
+    fleet = Fleet("a")
+    worker = fleet.worker("a")
+    link = worker.link
+    assert link is not None
+    assert fleet.core.table.link_lost(worker, link) == (Drop(link), Dial(worker))
+    assert fleet.core.table.link_lost(worker, link) == ()
+
+
+def test_a_node_that_was_removed_goes_when_its_link_does() -> None:
+    fleet = Fleet("a", "b")
+    worker = fleet.worker("a")
+    link = worker.link
+    assert link is not None
+    assert fleet.remove("a") == ()
+    assert fleet.remove("a") == (), "told twice"
+    assert fleet.core.table.link_lost(worker, link) == (Drop(link),)
+    assert [worker.name for worker in fleet.core.table.workers] == ["b"]
+
+
+def test_a_node_that_was_removed_before_its_link_was_open_is_forgotten_and_a_late_link_dropped() -> None:
+    fleet = Fleet()
+    (dial,) = fleet.core.table.changed((Insert(instance("a")),), fleet.now)
+    assert isinstance(dial, Dial)
+    assert fleet.remove("a") == ()
+    assert fleet.core.table.workers == ()
+    link = NamedLink("a")
+    assert fleet.core.table.link_up(dial.worker, link) == (Drop(link),)
+
+
+def test_a_node_that_comes_back_into_the_list_is_ready_with_its_link() -> None:
+    fleet = Fleet("a")
+    fleet.remove("a")
+    assert fleet.worker("a").state is State.UNLISTED
+    assert fleet.core.table.changed((Insert(instance("a")),), fleet.now) == ()
+    assert fleet.worker("a").state is State.READY
+
+
+def test_an_unknown_model_names_close_ones() -> None:
+    fleet = Fleet()
+    names = ("route_plan", "route_plan_gpu", "etr", "etr-mini")
+    fleet.add(instance("a", *(replace(PLAN, name=name) for name in names)))
+    with pytest.raises(
+        UnknownModel, match="no node offers a model 'route_plam'; did you mean route_plan, route_plan_gpu"
+    ):
+        fleet.core.offer("route_plam")
+    with pytest.raises(UnknownModel, match=r"did you mean .*etr"):
+        fleet.core.offer("zzz")
+    assert fleet.core.table.models() == tuple(sorted(names))
+
+
+def test_a_model_that_was_refused_says_why() -> None:
+    fleet = Fleet()
+    fleet.add(instance("a", facts("big", refused="it needs 20 GiB and the card has 8")))
+    with pytest.raises(UnknownModel, match="a refused it: it needs 20 GiB"):
+        fleet.core.offer("big")
+    assert fleet.core.table.models() == ()
+
+
+def test_nobody_at_all_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="no node is registered"):
+        Fleet().core.offer("plan")
+
+
+def test_an_address_that_an_operator_wrote_down_may_be_asked_for_anything() -> None:
+    fleet = Fleet()
+    fleet.add(replace(instance("10.0.0.1:80", epoch=0), models=()))
+    offer = fleet.core.offer("whatever")
+    assert offer.facts is None
+    assert not offer.idempotent, "nobody said it is"
