@@ -2,17 +2,19 @@
 
 Tensors of one request, B pairs and L stop columns (16 as shipped, any L from 1 to 32 works):
 
-    ids        int32   [B, 7]      IDS below; any int32 is safe, the graph takes it modulo its bucket count dense
-    float32 [B, 16]     DENSE below, raw units; the graph normalises stops      float32 [B, L, 14]  STOPS below, raw
-    units, in visiting order stop_type  int32   [B, L]      PADDING, PICKUP, DELIVERY or END stop_grid  int32   [B, L]
-    `grid_cell` of the stop; any int32 is safe mask       float32 [B, L]      1 for a real stop, 0 for padding;
-    padding stands at the end of a row arrival_min  float32 [B, L]    the answer: minutes from now until the rider
-    reaches each stop, never decreasing along a row;
-                                   a padded stop repeats the last real one
+    ids        int32   [B, 7]      IDS below; any int32 is safe, the graph takes it modulo its bucket count
+    dense      float32 [B, 16]     DENSE below, raw units; the graph normalises
+    stops      float32 [B, L, 14]  STOPS below, raw units, in visiting order
+    stop_type  int32   [B, L]      PADDING, PICKUP or DELIVERY
+    stop_grid  int32   [B, L]      `grid_cell` of the stop; any int32 is safe
+    mask       float32 [B, L]      1 for a real stop, 0 for padding; padding stands at the end of a row
+
+The answer is arrival_min, float32 [B, L]: minutes from now until the rider reaches each stop, never decreasing along a
+row; a padded stop repeats the last real one.
 
 What stands in a padded stop is never read. NaN and infinity are not features: the model asks its node to refuse them
 (`refuse_nan`), and a caller without a node calls `check_finite`. Next: `plan.py`, which walks a route to make
-PlannedRoutes.
+PlannedRoutes, and `join.py`, which does so for route_plan's answers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 
-PADDING, PICKUP, DELIVERY, END = 0, 1, 2, 3
+PADDING, PICKUP, DELIVERY = 0, 1, 2
 STOPS_MAX = 16
 GRID_CELL_M = 250
 
@@ -56,7 +58,7 @@ STOPS = (
     "leg_s",  # the same, seconds
     "plan_arrival_min",  # from now
     "wait_before_min",  # planned wait for the meal at the previous stop
-    "slack_min",  # promise minus planned arrival; 0 at an end stop
+    "slack_min",  # promise minus planned arrival
     "ready_gap_min",  # planned arrival minus the time the meal is ready; 0 where nothing is picked up
     "load",  # on the bike when leaving the stop
     "position",  # 1 for the first stop
@@ -176,14 +178,13 @@ def features_from_plan(routes: PlannedRoutes, context: PairContext) -> EtrInputs
     column = np.arange(width, dtype=np.int32)
     real = column < routes.stop_count[:, None]
     distance_m = np.cumsum(np.where(real, routes.leg_m, 0), axis=1)
-    promised = real & (routes.stop_type != END)
     stops = np.stack(
         (
             routes.leg_m,
             routes.leg_s,
             routes.arrive_s / 60.0,
             _of_previous(routes.wait_s) / 60.0,
-            np.where(promised, routes.due_s - routes.arrive_s, 0) / 60.0,
+            (routes.due_s - routes.arrive_s) / 60.0,
             np.where(routes.stop_type == PICKUP, routes.arrive_s - routes.ready_s, 0) / 60.0,
             routes.load,
             np.broadcast_to(column + 1, real.shape),

@@ -25,7 +25,7 @@ ENCODER_WIDTH = 64
 ENCODER_HEADS = 4
 ENCODER_LAYERS = 2
 ENCODER_HIDDEN = 256
-STOP_TYPES = 4
+STOP_TYPES = 4  # one more than there are: room for a kind of stop to come
 NORMALISED_MAX = 10.0  # normalised inputs saturate here, so any finite input gives a finite answer
 MASK_ADDEND = -1e9  # added to the attention score of a padded stop: its weight becomes exactly 0 in fp32
 

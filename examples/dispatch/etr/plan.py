@@ -39,17 +39,32 @@ class RouteTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Travel:
-    """How straight metres become seconds."""
+class Legs:
+    """The way to each stop from the one before it, int64 [B, L]; what stands in padded places is ignored."""
 
-    detour: float
-    speed_m_per_s: float
+    metres: Int64
+    seconds: Int64
 
-    def legs(self, start_m: Int64, stop_m: Int64) -> tuple[Int64, Int64]:
-        """Metres and seconds from start to stop, both shaped as the places without their last axis."""
-        straight = np.sqrt(((stop_m - start_m) ** 2).sum(axis=-1).astype(np.float64))
-        metres = np.ceil(self.detour * straight)
-        return metres.astype(np.int64), np.ceil(metres / self.speed_m_per_s).astype(np.int64)
+
+def legs_by_place(
+    codes: Int32, stop_count: Int32, place_m: Int32, detour_permille: int, speed_m_per_min: NDArray[np.integer]
+) -> Legs:
+    """Legs from coordinates, as route planning has them: metres = ceil(detour * straight), seconds rounded up too.
+
+    codes [B, L], stop_count [B], place_m [B, 2N+1, 2] by stop code, speed [B] of each task's rider, at least 1.
+    """
+    code = _real_codes(codes, stop_count)
+    stop = np.take_along_axis(place_m.astype(np.int64), code[:, :, None], axis=1)
+    before = np.concatenate((place_m[:, :1].astype(np.int64), stop[:, :-1]), axis=1)[:, : code.shape[1]]
+    straight = np.sqrt(((stop - before) ** 2).sum(axis=-1).astype(np.float64))
+    metres = np.ceil(detour_permille / 1000.0 * straight).astype(np.int64)
+    return Legs(metres, -np.floor_divide(-60 * metres, speed_m_per_min[:, None].astype(np.int64)))
+
+
+def _real_codes(codes: NDArray[np.integer], stop_count: Int32) -> Int64:
+    """Codes with 0, the rider's own place, wherever the route has ended."""
+    real = np.arange(codes.shape[1]) < stop_count[:, None]
+    return np.where(real, codes, 0).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +80,7 @@ class _Stops:
     is_new: Int64
 
 
-def _look_up(codes: Int32, tasks: RouteTasks) -> _Stops:
-    code = codes.astype(np.int64)
+def _look_up(code: Int64, tasks: RouteTasks) -> _Stops:
     order = np.maximum(code - 1, 0) // 2
     is_pickup = code % 2 == 1
 
@@ -85,19 +99,17 @@ def _look_up(codes: Int32, tasks: RouteTasks) -> _Stops:
     )
 
 
-def walk(codes: Int32, stop_count: Int32, tasks: RouteTasks, travel: Travel) -> PlannedRoutes:
+def walk(codes: Int32, stop_count: Int32, tasks: RouteTasks, legs: Legs) -> PlannedRoutes:
     """The stops of each route in visiting order. `codes` is [B, L]; what follows `stop_count[b]` is ignored."""
     pairs, width = codes.shape
     real = np.arange(width) < stop_count[:, None]
-    stops = _look_up(np.where(real, codes, 0).astype(np.int32), tasks)
+    stops = _look_up(_real_codes(codes, stop_count), tasks)
     start = tasks.place_m[:, :1].astype(np.int64)
-    before = np.concatenate((start, stops.place[:, :-1]), axis=1)
-    leg_m, leg_s = travel.legs(before, stops.place)
     arrive = np.zeros((pairs, width), np.int64)
     wait = np.zeros((pairs, width), np.int64)
     leave = np.zeros(pairs, np.int64)
     for column in range(width):
-        arrive[:, column] = leave + leg_s[:, column]
+        arrive[:, column] = leave + legs.seconds[:, column]
         gap = np.maximum(stops.ready[:, column] - arrive[:, column], 0)
         wait[:, column] = np.where(stops.is_pickup[:, column], gap, 0)
         leave = arrive[:, column] + wait[:, column] + stops.service[:, column]
@@ -110,8 +122,8 @@ def walk(codes: Int32, stop_count: Int32, tasks: RouteTasks, travel: Travel) -> 
         stop_count=stop_count.astype(np.int32),
         stop_type=kept(np.where(stops.is_pickup, PICKUP, DELIVERY).astype(np.int64)),
         stop_grid=kept(grid_cell(stops.place[:, :, 0], stops.place[:, :, 1]).astype(np.int64)),
-        leg_m=kept(leg_m),
-        leg_s=kept(leg_s),
+        leg_m=kept(legs.metres),
+        leg_s=kept(legs.seconds),
         arrive_s=kept(arrive),
         wait_s=kept(wait),
         service_s=kept(stops.service),

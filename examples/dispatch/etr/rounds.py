@@ -26,7 +26,7 @@ from examples.dispatch.etr.features import (
     features_from_plan,
     grid_cell,
 )
-from examples.dispatch.etr.plan import RouteTasks, Travel, walk
+from examples.dispatch.etr.plan import RouteTasks, legs_by_place, walk
 
 Float64 = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ CITY_M = 12_000
 ORDERS_MAX = STOPS_MAX // 2
 # 320 m/min, 4 + 4 minutes of service, ready 15 min (median) and 30 min (p90) after placing, promise 40 min after
 # placing: the parameters published with the mdrplib instances.
-TRAVEL = Travel(detour=1.3, speed_m_per_s=320 / 60)
+DETOUR_PERMILLE, SPEED_M_PER_MIN = 1300, 320
 SERVICE_S = 240
 PROMISE_S = 40 * 60
 READY_MEDIAN_S, READY_SIGMA = 15 * 60, np.log(2.0) / 1.2816
@@ -216,7 +216,7 @@ def _context(city: City, draw: _Draw, rng: np.random.Generator) -> PairContext:
         area=city.shop_area[shop],
         riders_per_order=noisy(np.full(pairs, RIDERS / 663), 0.4),  # 663 orders in a mean lunch round
         orders_in_hand=new.astype(np.float32),
-        rider_speed_m_per_min=noisy(320.0 / city.rider_pace[draw.rider], 0.15),
+        rider_speed_m_per_min=noisy(SPEED_M_PER_MIN / city.rider_pace[draw.rider], 0.15),
         rider_level=city.rider_level[draw.rider].astype(np.float32),
         prep_mean_min=noisy(READY_MEDIAN_S / 60 + city.shop_delay_s[shop] / 60, 0.3),
         prep_spread_min=noisy(city.shop_delay_s[shop] / 120, 0.3),
@@ -239,7 +239,9 @@ class _Planned:
 def _plan(city: City, rng: np.random.Generator, pairs: int) -> _Planned:
     draw = _draw(city, rng, pairs)
     codes, stop_count = _nearest_next(draw.tasks, draw.orders)
-    return _Planned(draw, codes, walk(codes, stop_count, draw.tasks, TRAVEL))
+    speed = np.full(pairs, SPEED_M_PER_MIN)
+    legs = legs_by_place(codes, stop_count, draw.tasks.place_m, DETOUR_PERMILLE, speed)
+    return _Planned(draw, codes, walk(codes, stop_count, draw.tasks, legs))
 
 
 def simulate(city: City, pairs: int, seed: int) -> Rounds:

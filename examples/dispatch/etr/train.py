@@ -1,7 +1,7 @@
 """Train the networks again, from data to shipped model file, in one command each.
 
-    python -m examples.dispatch.etr.train mini --data DIR    the real delivery rows, about two minutes
-    python -m examples.dispatch.etr.train base               simulated rounds, about ten minutes
+    python -m examples.dispatch.etr.train mini --data DIR    the real delivery rows, well under a minute
+    python -m examples.dispatch.etr.train base               simulated rounds, about six minutes
 
 Needs the `train` extra (torch on a CPU is enough). It changes one model file and its hash, nothing else. Two
 trainings on one machine give equal weights; another processor may round differently. Next: `evaluate.py`, which says
