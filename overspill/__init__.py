@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from fabric import errors
     from router import AsyncRouter, Router
 
-__all__ = ["AsyncRouter", "Router", "errors"]
+    __version__: str
+
+__all__ = ["AsyncRouter", "Router", "__version__", "errors"]
 
 # A type checker reads the imports above; behind a module's __getattr__ it would believe any name.
 if not TYPE_CHECKING:
@@ -26,11 +28,18 @@ if not TYPE_CHECKING:
         """Imports a public name at its first use. Raises AttributeError for any other."""
         if name not in __all__:
             raise AttributeError(f"overspill has no public name {name!r}; it has {', '.join(__all__)}")
-        from importlib import import_module
-
-        found = import_module("fabric.errors") if name == "errors" else getattr(import_module("router"), name)
-        globals()[name] = found
+        found = globals()[name] = _look_up(name)
         return found
+
+    def _look_up(name: str) -> object:
+        from importlib import import_module, metadata
+
+        if name == "__version__":  # said once, in pyproject.toml
+            try:
+                return metadata.version("overspill")
+            except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+                return "0+checkout"
+        return import_module("fabric.errors") if name == "errors" else getattr(import_module("router"), name)
 
     def __dir__() -> list[str]:
         """The public names, whether or not they were used yet."""
