@@ -1,8 +1,9 @@
 """Dumitrescu's one-vehicle pickup-and-delivery tours: points in the plane, and best-known tours.
 
-Format of a .txt file: the number of points, the depot `1 x y`, then `id x y kind partner` (kind 0 is a pickup), then -999;
-distances are Euclidean, rounded to the nearest integer; the tour is closed. Points are renumbered here to route_plan's
-stop codes, the depot once more at the end as the end stop. Some files have blank lines and carriage returns. Next: lilim.py.
+Format of a .txt file: the number of points, the depot `1 x y`, then `id x y kind partner` (kind 0 is a pickup), then
+-999; distances are Euclidean, rounded to the nearest integer; the tour is closed. Points are renumbered here to
+route_plan's stop codes, the depot once more at the end as the end stop. Some files have blank lines and carriage
+returns. Next: lilim.py.
 """
 
 import json

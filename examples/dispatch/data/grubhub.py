@@ -1,7 +1,8 @@
 """Grubhub's single-courier problems: travel matrices of observed meal deliveries, and their proved optima.
 
-Format of a .pdt file: `GRUBHUB: name`, `DIMENSION: N`, then N rows of N integers; node 0 is the courier, nodes 2i-1 and 2i
-pickup and delivery of order i; column 0 is zero, for the route is open. That is route_plan's own numbering. Next: dumitrescu.py.
+Format of a .pdt file: `GRUBHUB: name`, `DIMENSION: N`, then N rows of N integers; node 0 is the courier, nodes 2i-1
+and 2i pickup and delivery of order i; column 0 is zero, for the route is open. That is route_plan's own numbering.
+Next: dumitrescu.py.
 """
 
 from dataclasses import dataclass
@@ -52,7 +53,10 @@ def load_problems(folder: Path) -> tuple[GrubhubProblem, ...]:
 
 
 def load_optima(path: Path) -> tuple[GrubhubOptimum, ...]:
-    """Read optimal.csv: `+i` is the pickup of order i, `-i` its delivery. Raises ValueError where a row is malformed."""
+    """Read optimal.csv: `+i` is the pickup of order i, `-i` its delivery.
+
+    Raises ValueError where a row is malformed.
+    """
     optima = []
     for row in read_table(path, ("instance", "pairs", "optimal_cost", "optimal_sequence")):
         signed = whole_numbers(row["optimal_sequence"], path)

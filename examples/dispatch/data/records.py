@@ -1,6 +1,7 @@
 """Reading small text files line by line, with errors that name the file and the line.
 
-Every loader goes through here, so a broken file is always one sentence and never a traceback of float(). Next: the loaders.
+Every loader goes through here, so a broken file is always one sentence and never a traceback of float(). Next: the
+loaders.
 """
 
 import csv

@@ -6,7 +6,20 @@ implementation of the same scan ends in the same route. It never makes a route w
 
 from examples.dispatch.route_plan.insertion import best_place, put
 from examples.dispatch.route_plan.jit import kernel
-from examples.dispatch.route_plan.layout import AT, CAPACITY, CARRIED, COST, FAR, PASSES_MAX, TOTAL, VIOLATION
+from examples.dispatch.route_plan.layout import (
+    AT,
+    CAPACITY,
+    CARRIED,
+    COST,
+    FAR,
+    FIRST_STAYS,
+    FIRST_TO_END,
+    LAST_TO_FRONT,
+    PASSES_MAX,
+    REVERSED,
+    TOTAL,
+    VIOLATION,
+)
 from examples.dispatch.route_plan.walk import Ints, Legs, fill, rest, step
 
 
@@ -14,7 +27,7 @@ from examples.dispatch.route_plan.walk import Ints, Legs, fill, rest, step
 def run_piece(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints, low: int, high: int, kind: int) -> bool:
     """Say whether the route with its stops low..high rearranged is strictly better than the table's route.
 
-    kind 0 reverses the piece, 1 moves its last stop to the front, 2 moves its first stop to the end.
+    kind is REVERSED, LAST_TO_FRONT or FIRST_TO_END.
     """
     bound_violation, bound = tab[TOTAL, VIOLATION], tab[TOTAL, COST] - 1
     t, load, cost, violation = tab[low, AT], tab[low, CARRIED], tab[low, COST], tab[low, VIOLATION]
@@ -22,9 +35,9 @@ def run_piece(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints, 
     if low > 0:
         u = seq[low - 1]
     for k in range(low, high + 1):
-        if kind == 0:
+        if kind == REVERSED:
             v = seq[low + high - k]
-        elif kind == 1:
+        elif kind == LAST_TO_FRONT:
             v = seq[k - 1] if k > low else seq[high]
         else:
             v = seq[k + 1] if k < high else seq[low]
@@ -41,14 +54,14 @@ def run_piece(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints, 
 @kernel
 def rearrange(seq: Ints, low: int, high: int, kind: int) -> None:
     """Carry out what run_piece priced."""
-    if kind == 0:
+    if kind == REVERSED:
         while low < high:
             held = seq[low]
             seq[low] = seq[high]
             seq[high] = held
             low += 1
             high -= 1
-    elif kind == 1:
+    elif kind == LAST_TO_FRONT:
         held = seq[high]
         for k in range(high, low, -1):
             seq[k] = seq[k - 1]
@@ -92,7 +105,7 @@ def move_orders(
             spare_tab,
             pickup,
             delivery,
-            0,
+            int(FIRST_STAYS),
             tab[TOTAL, VIOLATION],
             tab[TOTAL, COST],
         )
@@ -126,14 +139,14 @@ def move_stops(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints)
         for q in range(p - 1, -1, -1):
             if seq[q] == partner:
                 break
-            if try_piece(legs, stops, par, seq, m, tab, q, p, 1):
+            if try_piece(legs, stops, par, seq, m, tab, q, p, int(LAST_TO_FRONT)):
                 taken = True
                 break
         if not taken:
             for q in range(p + 1, m):
                 if seq[q] == partner:
                     break
-                if try_piece(legs, stops, par, seq, m, tab, p, q, 2):
+                if try_piece(legs, stops, par, seq, m, tab, p, q, int(FIRST_TO_END)):
                     taken = True
                     break
         moved = moved or taken
@@ -151,7 +164,7 @@ def reverse_pieces(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: I
             if seen & order:
                 break
             seen |= order
-            if high - low > 1 and try_piece(legs, stops, par, seq, m, tab, low, high, 0):
+            if high - low > 1 and try_piece(legs, stops, par, seq, m, tab, low, high, int(REVERSED)):
                 # The piece holds the same orders as before, so the scan goes on.
                 moved = True
     return moved

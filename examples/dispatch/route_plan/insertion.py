@@ -7,8 +7,20 @@ It never changes the order of the stops that are there. Next: improve.py.
 import numpy as np
 
 from examples.dispatch.route_plan.jit import jit, kernel
-from examples.dispatch.route_plan.layout import AT, CAPACITY, CARRIED, COST, FAR, STOPS_MAX, TOTAL, VIOLATION
+from examples.dispatch.route_plan.layout import (
+    AT,
+    CAPACITY,
+    CARRIED,
+    COST,
+    FAR,
+    SMALLER_WINS,
+    STOPS_MAX,
+    TOTAL,
+    VIOLATION,
+)
 from examples.dispatch.route_plan.walk import Ints, Legs, fill, rest, step
+
+NO_PLACE = -1
 
 
 @kernel
@@ -69,10 +81,11 @@ def best_place(
 ) -> tuple[int, int, int, int]:
     """Find the best places (i, j) within the bound. Returns (i, j, violation, cost); i is -1 where there is none.
 
-    pickup is 0 for an order on board. With ties = 1 equal cost goes to the lexicographically smaller route and the
-    bound itself is allowed; with ties = 0 the first of the scan stays and only what is strictly below the bound counts.
+    pickup is 0 for an order on board. With SMALLER_WINS equal cost goes to the lexicographically smaller route and the
+    bound itself is allowed; with FIRST_STAYS the first of the scan stays and only what is strictly below the bound
+    counts.
     """
-    best_i, best_j = -1, -1
+    best_i, best_j = int(NO_PLACE), int(NO_PLACE)
     for i in range(m + 1):
         t, load, cost, violation = tab[i, AT], tab[i, CARRIED], tab[i, COST], tab[i, VIOLATION]
         if violation > bound_violation or (violation == bound_violation and cost > bound):
@@ -135,7 +148,7 @@ def insert_in_turn(
     for k in range(n):
         o = order[k]
         fill(legs, stops, par, seq, m, tab)
-        i, j, _, _ = best_place(legs, stops, par, seq, m, tab, pickups[o], 2 * o + 2, ties, FAR, FAR)
+        i, j, _, _ = best_place(legs, stops, par, seq, m, tab, pickups[o], 2 * o + 2, ties, int(FAR), int(FAR))
         if i < 0:
             return -1, FAR, FAR
         m = put(seq, m, pickups[o], 2 * o + 2, i, j)
@@ -155,11 +168,15 @@ def insert_new(
     for k in range(n - n_hand):
         order[k] = n_hand + k
     other = seq.copy()
-    length, violation, cost = insert_in_turn(legs, stops, par, seq, m, tab, pickups, order, n - n_hand, 1)
+    length, violation, cost = insert_in_turn(
+        legs, stops, par, seq, m, tab, pickups, order, n - n_hand, int(SMALLER_WINS)
+    )
     if n - n_hand < 2:
         return length, violation, cost
     order[0], order[1] = n_hand + 1, n_hand
-    length2, violation2, cost2 = insert_in_turn(legs, stops, par, other, m, tab, pickups, order, 2, 1)
+    length2, violation2, cost2 = insert_in_turn(
+        legs, stops, par, other, m, tab, pickups, order, n - n_hand, int(SMALLER_WINS)
+    )
     better = violation2 < violation or (violation2 == violation and cost2 < cost)
     if not better and length2 > 0 and violation2 == violation and cost2 == cost:
         for k in range(STOPS_MAX):

@@ -117,3 +117,8 @@ PARAMETERS = 9
 AT, CARRIED, COST, VIOLATION, ARRIVE, TAIL_METRES, TAIL_LATE, TAIL_VIOLATION = range(8)
 PREFIX_FIELDS = 8
 TOTAL = STOPS_MAX + 1  # row of a prefix table that holds the finished route
+
+# Words for the kernels' small choices. A caller wraps them in int(): numba would otherwise compile the kernel once more
+# for each constant it is called with.
+FIRST_STAYS, SMALLER_WINS = 0, 1  # what becomes of equal costs
+REVERSED, LAST_TO_FRONT, FIRST_TO_END = range(3)  # how a piece of a route is rearranged

@@ -10,7 +10,16 @@ import numpy as np
 from examples.dispatch.route_plan.improve import improve
 from examples.dispatch.route_plan.insertion import insert_in_turn
 from examples.dispatch.route_plan.jit import jit, kernel
-from examples.dispatch.route_plan.layout import DUE, FAR, PREFIX_FIELDS, READY, STARTS_MAX, STOPS_MAX, STRIDE
+from examples.dispatch.route_plan.layout import (
+    DUE,
+    FAR,
+    FIRST_STAYS,
+    PREFIX_FIELDS,
+    READY,
+    STARTS_MAX,
+    STOPS_MAX,
+    STRIDE,
+)
 from examples.dispatch.route_plan.walk import Ints, Legs
 
 RULES = 4
@@ -114,7 +123,7 @@ def two_stage(
     best_length, best_violation, best_cost = -1, FAR, FAR
     for start in range(starts):
         start_order(legs, stops, pickups, n, seed, task, start, order, keys)
-        m, _, _ = insert_in_turn(legs, stops, par, seq, 0, tab, pickups, order, n, 0)
+        m, _, _ = insert_in_turn(legs, stops, par, seq, 0, tab, pickups, order, n, int(FIRST_STAYS))
         for k in range(STOPS_MAX):
             built[start, k] = seq[k] if k < m else -1
         if m < 0 or seen_before(built, start, seq, m):

@@ -1,15 +1,12 @@
 """What the dispatch tests share: the data folder, and seeded tasks with every feature in use."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from examples.dispatch.data.folder import data_folder
 from examples.dispatch.route_plan.build import OrderRow, RiderRow, Task
-
-TaskMaker = Callable[[random.Random, int, int], Task]
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +18,7 @@ def data() -> Path:
 
 
 def make_task(rng: random.Random, hand: int, new: int) -> Task:
-    """One soft-late task in a small city: clustered shops, tight capacity, orders on board, an end stop now and then."""
+    """One soft-late task: clustered shops, tight capacity, orders on board, an end stop now and then."""
     shops = [(rng.randrange(4000), rng.randrange(4000)) for _ in range(3)]
 
     def order(on_board: bool) -> OrderRow:

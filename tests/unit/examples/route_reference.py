@@ -1,4 +1,5 @@
-"""An independent route planner in plain Python: it tries everything and computes J from its definition, never from kernels.
+"""An independent route planner in plain Python: it tries everything and computes J from its definition, never from
+kernels.
 
 It shares nothing with examples.dispatch.route_plan but the values that describe a task. The tests compare the two.
 """
@@ -32,13 +33,15 @@ class World:
         self.options = options
         self.orders: list[OrderRow] = [*task.hand, *task.new]
         self.has_end = task.rider.end is not None
+        self.seconds = None if task.seconds is None else task.seconds.tolist()
+        self.metres = None if task.metres is None else task.metres.tolist()
 
     def leg(self, u: int | str, v: int | str) -> tuple[int, int]:
         task = self.task
-        if task.seconds is not None and task.metres is not None:
+        if self.seconds is not None and self.metres is not None:
             end = 2 * len(self.orders) + 1
-            a, b = (end if stop == "end" else int(stop) for stop in (u, v))
-            return int(task.seconds[a][b]), int(task.metres[a][b])
+            a, b = end if u == "end" else int(u), end if v == "end" else int(v)
+            return self.seconds[a][b], self.metres[a][b]
         (ax, ay), (bx, by) = self.spot(u), self.spot(v)
         straight = math.sqrt(float((ax - bx) ** 2 + (ay - by) ** 2))
         metres = math.ceil(self.options.detour_permille / 1000.0 * straight)
@@ -66,9 +69,19 @@ class World:
             metres += way
             arrive = now + seconds
             if stop % 2:
-                begin, service, load, due = max(arrive, order.ready), order.pickup_s, load + order.load, order.pickup_due
+                begin, service, load, due = (
+                    max(arrive, order.ready),
+                    order.pickup_s,
+                    load + order.load,
+                    order.pickup_due,
+                )
             else:
-                begin, service, load, due = max(arrive, order.delivery_ready), order.delivery_s, load - order.load, order.due
+                begin, service, load, due = (
+                    max(arrive, order.delivery_ready),
+                    order.delivery_s,
+                    load - order.load,
+                    order.due,
+                )
                 arrivals[index], late[index] = arrive, max(0, arrive - order.due)
                 weighted += order.weight * late[index]
             feasible = feasible and load <= rider.capacity and not (options.hard_tw and arrive > due)

@@ -41,7 +41,8 @@ def check_against_brute_force(tasks: list[Task], options: Options) -> None:
 def whole_problems(data: Path, least: int, most: int) -> tuple[list[str], list[Task]]:
     problems = [p for p in load_problems(data / "tsppd_grubhub") if least <= p.orders <= most]
     tasks = [
-        Task(RiderRow(), tuple(OrderRow() for _ in range(p.orders)), seconds=p.travel, metres=p.travel) for p in problems
+        Task(RiderRow(), tuple(OrderRow() for _ in range(p.orders)), seconds=p.travel, metres=p.travel)
+        for p in problems
     ]
     return [p.name for p in problems], tasks
 
@@ -131,4 +132,6 @@ def test_a_search_cut_short_is_not_called_proved() -> None:
     answer = solve_batch(build_batch([task], Options(solver=Solver.EXACT, nodes_max=10)))
     assert answer.status.tolist() == [Status.OK]
     assert answer.proved.tolist() == [0]
-    assert np.unique(answer.stops[0][answer.stops[0] != 255]).size == sum(1 if o.on_board else 2 for o in (*task.hand, *task.new))
+    assert np.unique(answer.stops[0][answer.stops[0] != 255]).size == sum(
+        1 if o.on_board else 2 for o in (*task.hand, *task.new)
+    )
