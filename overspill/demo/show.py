@@ -1,7 +1,7 @@
 """The demo's story, in order: make a round, start three nodes, send it all, break things, count, and tell.
 
 One local node is reached over shared memory, two remote ones over the rpc wire only. The round is cut to a size that
-the local node alone could not finish in its time limit. Whatever happens, no process, socket or file of the demo is left.
+the local node alone could not finish in its time limit. Whatever happens, nothing of the demo is left running.
 Read `overspill/demo/work.py` for the round, `cluster` for the nodes, `drive` for the sending, `report` for the telling.
 """
 

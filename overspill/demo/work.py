@@ -1,0 +1,203 @@
+"""The demo's round: what is sent, in which pieces, and the single-process answers that every reply must equal.
+
+A job is one shard: its routes are planned (`route_plan`), then the delivery times of the same pairs are estimated
+(`etr`) from the reply. Shards are uneven, as in life: the largest is more than ten times the median. The reference
+answers are made before any node runs, by the same models in separate processes; their computing time says how long one
+executor alone would need, and as many rounds are taken as make that longer than the limit. This module sends nothing.
+Read `overspill/demo/drive.py` next.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from examples.dispatch import models as shipped_models
+from examples.dispatch.city.generate import CityPlan, city_round
+from examples.dispatch.city.real import RealPlan, grubhub_round, lilim_round
+from examples.dispatch.data import grubhub, lilim
+from examples.dispatch.etr.deliveries import read_deliveries
+from examples.dispatch.etr.join import RoundFacts, inputs_of
+from examples.dispatch.etr.modelfile import shipped
+from examples.dispatch.etr.serve import Session
+from examples.dispatch.route_plan import Answer, Rider, warm_up
+from fabric.errors import ConfigError
+from overspill.demo.drive import Arrays, Job, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from examples.dispatch.city.rounds import Round, Shard
+    from examples.dispatch.etr.features import EtrInputs
+
+LIMIT_S = 10.0
+"""The decision of a dispatch round is wanted in about ten seconds (public background of the INFORMS TSL challenge)."""
+ALONE_S = 1.3 * LIMIT_S
+"""What one executor alone should need, so that the local node cannot carry the load in time."""
+ROUNDS_MAX = 24
+PREPARE_S = 25.0
+"""No further round is prepared after this long; on a slow or busy machine the limit shrinks with the load instead."""
+MINI_JOBS = 48
+PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Jobs with their answers. `alone_s` is their computing time in one process."""
+
+    title: str
+    description: str
+    models: Path
+    jobs: list[Job]
+    limit_s: float
+    alone_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """One shard's single-process answers, and how long they took to compute."""
+
+    plan: Arrays
+    times: Arrays
+    took_s: float
+
+
+def make_round(data: Path | None, seed: int) -> Work:
+    """Makes the jobs of a demo, from the generated city or from the data sets in the folder `data`.
+
+    Raises ConfigError when the folder does not hold them.
+    """
+    warm_up()  # compiles the kernels once, before the processes below and the executors look for them
+    jobs: list[Job] = []
+    sizes: list[int] = []
+    alone_s, pairs, rounds = 0.0, 0, 0
+    give_up_at = time.monotonic() + PREPARE_S
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), mp_context=context) as pool:
+        for each in _rounds(data, seed):
+            shards = list(each.shards())
+            for shard, solved in zip(shards, pool.map(_solve, shards), strict=True):
+                jobs.append(_planning_job(f"{each.name}/{shard.number}", shard, solved))
+                alone_s += solved.took_s
+                sizes.append(len(shard.rows))
+            pairs += each.pairs
+            rounds += 1
+            if alone_s >= ALONE_S or rounds == ROUNDS_MAX or time.monotonic() > give_up_at:
+                break
+    if data is not None:
+        mini, took_s = _mini_jobs(data)
+        jobs += mini
+        alone_s += took_s
+    limit_s = min(LIMIT_S, alone_s * LIMIT_S / ALONE_S)
+    largest, median = max(sizes), int(np.median(sizes))
+    description = (
+        f"{pairs} rider-order pairs of {rounds} rounds in {len(jobs)} uneven shards (largest {largest}, median"
+        f" {median}); one executor alone would compute for {alone_s:.1f} s, the limit is {limit_s:.1f} s"
+    )
+    title = "a generated city" if data is None else "public routing instances and delivery records"
+    return Work(title, description, Path(shipped_models.__file__).parent, jobs, limit_s, alone_s)
+
+
+def _rounds(data: Path | None, seed: int) -> Iterator[Round]:
+    if data is None:
+        for number in range(ROUNDS_MAX):
+            yield city_round(CityPlan(seed=1000 * seed + number))
+        return
+    try:
+        problems = grubhub.load_problems(data / "tsppd_grubhub")
+        optima = grubhub.load_optima(data / "tsppd_grubhub" / "optimal.csv")
+        vehicles = lilim.load_routes(data / "pdptw_lilim" / "routes_100_vroom.json")
+        folder = data / "pdptw_lilim" / "li_lim_100"
+        depots = [lilim.load_problem(path) for path in sorted(folder.glob("*.txt"))]
+        for number in range(ROUNDS_MAX):
+            plan = RealPlan(pairs=12_000, shards=40, seed=1000 * seed + number)
+            yield grubhub_round(problems, optima, plan)
+            yield lilim_round(depots, vehicles, RealPlan(pairs=2_000, shards=24, seed=plan.seed))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{data} does not hold the data sets of the demo ({error}); give another --data") from None
+
+
+_session: Session | None = None
+
+
+def _solve(shard: Shard) -> _Solved:
+    """Runs in a process of its own: plans, then estimates, with the models that the nodes serve."""
+    global _session  # noqa: PLW0603 - one session for each process of the pool, as an executor has
+    if _session is None:
+        _session = Session(shipped("etr"), threads=1)
+        warm_up()
+    began = time.perf_counter()
+    plan: Arrays = dict(shard.reference().tensors())
+    planned = time.perf_counter()
+    inputs = _etr_inputs(shard, plan)
+    walked = time.perf_counter()
+    times: Arrays = {"arrival_min": _session.etr(inputs)}
+    return _Solved(plan, times, time.perf_counter() - walked + planned - began)
+
+
+def _etr_inputs(shard: Shard, answer: Mapping[str, np.ndarray[Any, Any]]) -> EtrInputs:
+    """The delivery-time request about a planned shard. What a dispatcher's records would add to the route request
+    stands at one neutral value: Monday 11:30, fair weather, a shop that needs what the order says."""
+    batch = shard.batch
+    riders, orders = len(batch.riders), len(batch.orders)
+
+    def every(count: int, value: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.full(count, value, np.float32)
+
+    facts = RoundFacts(
+        minute_of_week=11 * 60 + 30,
+        now_s=int(batch.riders[:, Rider.START].min(initial=0)),
+        weather=0,
+        rider_speed_m_per_min=batch.riders[:, Rider.SPEED].astype(np.float32),
+        rider_level=every(riders, 3.0),
+        shop=np.arange(orders, dtype=np.int32),
+        area=np.full(orders, shard.number, np.int32),
+        placed_s=np.zeros(orders, np.int32),
+        prep_mean_min=every(orders, 15.0),
+        prep_spread_min=every(orders, 5.0),
+        riders_per_order=every(orders, riders / max(orders, 1)),
+        orders_waiting=every(orders, orders),
+    )
+    return inputs_of(batch, Answer.from_tensors(answer), facts).trimmed()
+
+
+def _planning_job(name: str, shard: Shard, solved: _Solved) -> Job:
+    def plan_inputs(_: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+        return shard.tensors()
+
+    def etr_inputs(answer: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+        inputs = _etr_inputs(shard, answer)
+        return {field.name: getattr(inputs, field.name) for field in fields(inputs)}
+
+    return Job(name, (Step("route_plan", plan_inputs, solved.plan), Step("etr", etr_inputs, solved.times)))
+
+
+def _mini_jobs(data: Path) -> tuple[list[Job], float]:
+    """The delivery records in pieces of uneven size: one `etr_mini` request each."""
+    try:
+        inputs = read_deliveries(data).inputs
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    session = Session(shipped("etr_mini"), threads=1)
+    total = len(inputs.ids)
+    # Squares of the piece's number: the last piece is some fifty times the first.
+    ends = (total * np.square(np.arange(1, MINI_JOBS + 1)) // MINI_JOBS**2).tolist()
+    jobs, began = [], time.perf_counter()
+    for start, end in zip([0, *ends], ends, strict=False):
+        rows = inputs.rows(np.arange(start, end))
+        tensors: Arrays = {"ids": rows.ids, "dense": rows.dense}
+        expected: Arrays = {"delivery_min": np.asarray(session.mini(rows))}
+        jobs.append(Job(f"deliveries/{start}", (Step("etr_mini", partial(_same, tensors), expected),)))
+    return jobs, time.perf_counter() - began
+
+
+def _same(tensors: Arrays, _: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+    return tensors
