@@ -70,9 +70,10 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
 
 
 class Child:  # mutable: alive, then reaped and closed
-    """A started executor. `settings` lacks descriptors, parent and generation; they are made here."""
+    """A started executor. `settings` lacks descriptors and parent, which are made here. `on_message` takes what it
+    says, and tells whether more is to be expected soon."""
 
-    def __init__(self, reactor: Reactor, settings: Settings, on_message: Callable[[bytes], None]) -> None:
+    def __init__(self, reactor: Reactor, settings: Settings, on_message: Callable[[bytes], bool]) -> None:
         self._reactor = reactor
         self._on_message = on_message
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
@@ -117,7 +118,7 @@ class Child:  # mutable: alive, then reaped and closed
 
     def reap(self) -> str:
         """Takes the dead process away and says how it ended. Reads first what it had still sent."""
-        self._drain()
+        self._read(to_the_end=True)
         code = self._process.wait()  # returns at once: the pidfd has said that it ended
         if code < 0:
             return f"was ended by signal {-code}"
@@ -137,9 +138,9 @@ class Child:  # mutable: alive, then reaped and closed
         if events & select.EPOLLOUT:
             self._flush()
         if events & ~select.EPOLLOUT:
-            self._drain()
+            self._read(to_the_end=False)
 
-    def _drain(self) -> None:
+    def _read(self, *, to_the_end: bool) -> None:
         for _ in range(OUTBOX_MAX):  # bounded by what a socket holds
             try:
                 message = receive_now(self.sock)
@@ -150,7 +151,9 @@ class Child:  # mutable: alive, then reaped and closed
             if not message:
                 self._reactor.remove(self.sock.fileno())  # its pidfd tells the rest
                 return
-            self._on_message(message)
+            # To look in vain costs as much as to read, so it is done only while more may be on its way.
+            if not self._on_message(message) and not to_the_end:
+                return
 
     def _flush(self) -> None:
         while self._outbox:

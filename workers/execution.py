@@ -17,7 +17,7 @@ import numpy as np
 from fabric.dtypes import DType, bytes_decode
 from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, OverspillError, ResourceExhausted
 from fabric.layout import parse_layout
-from workers.backends.base import Inputs, Outputs, fits
+from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.onnxruntime import OnnxModel
 from workers.backends.python import PythonModel
 
@@ -69,7 +69,7 @@ class LoadedModel:  # mutable: plans are added as requests come
         self.config = config
         self.backend: Backend = OnnxModel(config, threads) if config.backend == "onnxruntime" else PythonModel(config)
         self._inputs = {decl.name: decl for decl in config.inputs}
-        self._outputs = {decl.name: decl for decl in config.outputs}
+        self._outputs = Declared(config.name, config.outputs)
         self._private = config.parameter("inputs_private", "auto")
         self._refuse_nan = config.flag("refuse_nan")
         self._plans: dict[bytes, Plan] = {}
@@ -111,7 +111,7 @@ class LoadedModel:  # mutable: plans are added as requests come
         began = monotonic_ns()
         name = self.config.name
         inputs = Inputs({step.name: _array(step, memory, body_at, name) for step in plan.steps})
-        outputs = Outputs(name, self._outputs, reply)
+        outputs = Outputs(self._outputs, reply)
         try:
             self.backend.execute(inputs, outputs)
             layout, aside = outputs.finish()

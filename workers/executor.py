@@ -7,6 +7,7 @@ queues, ids or restarts: the node does. Started as `python -m workers.executor`,
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 import threading
@@ -63,7 +64,7 @@ from workers.lifeline import end_with
 from workers.repository import read_repository
 
 HEARTBEAT_S = 0.1
-LAPSE_S = 5.0
+LAPSE_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._places: dict[int, _Place] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._keep = ReplyKeep()
-        self._lapse_at_s = 0.0
+        self._lapse_at_ns = 0
 
     def serve(self) -> None:
         """Runs until the node says exit or is gone."""
@@ -137,6 +138,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 self._models[name] = model
             except OverspillError as error:
                 results.append(Loaded(name, refused=str(error)))
+        gc.freeze()  # libraries and models stay: the collector need not look at them again
         self._tell(Control("ready", loaded=tuple(results)))
 
     def _tell(self, control: Control) -> None:
@@ -148,26 +150,32 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         request = decode_request(frame, check_header(frame))
         began_ns = time.monotonic_ns()
         self._page.began(task.task_no, began_ns)
-        flags, compute_us = 0, 0
+        kept, flags, compute_us = None, 0, 0
         try:
             if task.flags & RESEND:
                 final, flags = self._again(task, request)
             else:
-                final, flags, compute_us = self._run(task, request, began_ns)
+                kept = self._run(task, request, began_ns)
+                final = self._final(task, request, kept, began_ns)
+                flags, compute_us = RAN | KEPT, kept.compute_us
         except OverspillError as error:
             load = Load(task.sequence, task.accepted, task.outstanding_us, task.executors)
             final = encode_error(
                 ErrorFrame(request.client_id, request.request_no, self._settings.node_epoch, error, load)
             )
+            kept = None
             flags = RAN if error.fate is Fate.RAN else 0
-            compute_us = (time.monotonic_ns() - began_ns) // 1000
         if self._deliver(task, final):
             self._page.answered(task.task_no)
             flags |= DELIVERED
+        # What the caller need not wait for comes after its answer.
+        self._keep.acknowledge(request.client_id, request.ack_no)
+        if kept is not None:
+            self._keep.put(request.client_id, request.request_no, kept)
         self._node.send(pack_done(flags, task.task_no, compute_us) + final)
         self._page.ended()
-        if began_ns > self._lapse_at_s * 1e9:
-            self._lapse_at_s = began_ns / 1e9 + LAPSE_S
+        if began_ns > self._lapse_at_ns:
+            self._lapse_at_ns = began_ns + LAPSE_NS
             self._keep.lapse(began_ns / 1e9)
 
     def _deliver(self, task: Task, final: bytes) -> bool:
@@ -179,7 +187,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         except OSError:
             return False  # the tenant is gone; the node learns it from its own end
 
-    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> tuple[bytes, int, int]:
+    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> KeptReply:
         if began_ns >= task.deadline_ns:
             raise DeadlineExceeded("the time was over before the request could begin; give it more", Fate.NEVER_RAN)
         model = self._models.get(request.model)
@@ -191,19 +199,18 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             error.fate = Fate.NEVER_RAN
             raise
         place = self._places[task.tenant_no]
-        run = model.run(plan, place.readonly, request.body_offset, _slot(place, request))
+        slot = _slot(place, request)
+        run = model.run(plan, place.readonly, request.body_offset, slot)
         if run.aside is None:
-            end = request.reply_offset + run.layout.body_bytes
-            memory = place.view[request.reply_offset : end] if run.layout.body_bytes else memoryview(b"")
-            kept = KeptReply(task.tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9)
+            memory, tenant_no = slot[: run.layout.body_bytes], task.tenant_no
         else:
-            kept = KeptReply(0, memoryview(run.aside), run.layout.encoded, run.compute_us, began_ns / 1e9)
-        self._keep.acknowledge(request.client_id, request.ack_no)
-        self._keep.put(request.client_id, request.request_no, kept)
-        if run.aside is not None:
-            return self._too_large(task, request, len(run.aside)), RAN | KEPT, run.compute_us
-        queue_us = max(0, began_ns - task.arrived_ns) // 1000
-        return self._reply(task, request, kept, queue_us), RAN | KEPT, run.compute_us
+            memory, tenant_no = memoryview(run.aside), 0
+        return KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9)
+
+    def _final(self, task: Task, request: RequestFrame, kept: KeptReply, began_ns: int) -> bytes:
+        if not kept.tenant_no:
+            return self._too_large(task, request, len(kept.memory))
+        return self._reply(task, request, kept, max(0, began_ns - task.arrived_ns) // 1000)
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
         """Sends a kept reply once more, into the slot that is asked for now."""

@@ -177,13 +177,14 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._why = why
         self.handle(ExecutorEvent.FOUND_STUCK)
 
-    def _message(self, message: bytes) -> None:
+    def _message(self, message: bytes) -> bool:
         if message[:MAGIC_BYTES] != CONTROL_MAGIC:
             flags, task_no, compute_us = unpack_done(message)
             job = self.desk.take_back(task_no)
+            more = bool(self.desk.in_hand)
             if job is not None:
                 self._settlement.done(job, flags, compute_us, message[DONE_BYTES:], self.holder)
-            return
+            return more
         control = decode_control(message)
         if control.word == "loading":
             self._loading = control.models[0]
@@ -193,6 +194,7 @@ class ExecutorShell:  # mutable: a process, then the next one
             self.handle(ExecutorEvent.PROCESS_SPOKE)
             self._settlement.loaded(control.loaded)
             self.handle(ExecutorEvent.MODELS_WARM)
+        return False
 
     def _exited(self, _events: int) -> None:
         assert self._child is not None, "its pidfd is watched only while there is a process"

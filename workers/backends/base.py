@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "Inputs", "ModelConfig", "Outputs"]
 
+CHECKED_MAX = 1024
+"""Shapes of outputs that are remembered per model; beyond it they are checked again."""
+
 
 class Inputs(Mapping[str, "Array"]):
     """The inputs of one request by name, as read-only arrays that are good until `execute` returns.
@@ -47,21 +50,65 @@ class Inputs(Mapping[str, "Array"]):
         return len(self._arrays)
 
 
+class Declared:  # mutable: remembers what it has checked
+    """The outputs that a model declares. Names, dtypes and shapes repeat from run to run, so each is checked once."""
+
+    __slots__ = ("_checked", "model", "tensors")
+
+    def __init__(self, model: str, tensors: tuple[TensorDecl, ...]) -> None:
+        self.model = model
+        self.tensors = {tensor.name: tensor for tensor in tensors}
+        self._checked: dict[tuple[str, object, tuple[int, ...]], TensorSpec] = {}
+
+    def spec(self, name: str, dtype: object, shape: tuple[int, ...]) -> TensorSpec:
+        """The spec of an output of fixed size. Raises ModelFailed when it is not as declared."""
+        try:
+            known = self._checked.get((name, dtype, shape))
+        except TypeError:
+            known = None  # a list for a shape, which `_make` understands as well
+        return known or self._make(name, dtype, tuple(map(int, shape)))
+
+    def check(self, spec: TensorSpec) -> None:
+        """Raises ModelFailed for an output that is not declared, or not so."""
+        declared = self.tensors.get(spec.name)
+        if declared is None:
+            raise ModelFailed(
+                f"model {self.model!r} sets output {spec.name!r}, which its config.pbtxt does not declare"
+            )
+        if declared.dtype != spec.dtype.name or not fits(declared.dims, spec.shape):
+            raise ModelFailed(
+                f"model {self.model!r} sets output {spec.name!r} as {spec.dtype.name} {list(spec.shape)};"
+                f" its config.pbtxt declares {declared.dtype} {list(declared.dims)}"
+            )
+
+    def _make(self, name: str, dtype: object, shape: tuple[int, ...]) -> TensorSpec:
+        kind = _dtype(dtype)
+        declared = self.tensors.get(name)
+        if declared is not None and declared.dtype == "BF16" and kind is DType.UINT16:
+            kind = DType.BF16  # numpy has no such dtype: its bits are what a model can give
+        if kind is DType.BYTES:
+            raise ModelFailed(f"model {self.model!r} allocates BYTES for {name!r}; assign outputs[{name!r}] instead")
+        spec = TensorSpec(name, kind, shape, prod(shape) * kind.numpy.itemsize)
+        self.check(spec)
+        if len(self._checked) >= CHECKED_MAX:
+            self._checked.clear()
+        self._checked[name, dtype, shape] = spec
+        return spec
+
+
 class Outputs:  # mutable: filled by the model, then finished once
     """The outputs of one request. A model sets each declared one, once, by `outputs[name] = array` or `allocate`.
 
     Raises ModelFailed for a name that is not declared or comes twice, and for a dtype or shape that is not as declared.
     """
 
-    __slots__ = ("_aside", "_at", "_declared", "_memory", "_model", "_offsets", "_specs")
+    __slots__ = ("_aside", "_at", "_declared", "_memory", "_specs")
 
-    def __init__(self, model: str, declared: Mapping[str, TensorDecl], memory: memoryview) -> None:
-        self._model = model
+    def __init__(self, declared: Declared, memory: memoryview) -> None:
         self._declared = declared
         self._memory = memory
         self._at = 0
-        self._specs: list[TensorSpec] = []
-        self._offsets: list[int] = []
+        self._specs: dict[str, TensorSpec] = {}
         self._aside: list[tuple[int, memoryview]] = []
 
     def allocate(self, name: str, dtype: str | type | np.dtype[Any] | DType, shape: tuple[int, ...]) -> Array:
@@ -69,31 +116,28 @@ class Outputs:  # mutable: filled by the model, then finished once
 
         `dtype` is a numpy dtype or a datatype's name such as "FP32". BYTES have no fixed size: assign them instead.
         """
-        kind = _dtype(dtype)
-        if kind is DType.BYTES:
-            raise ModelFailed(f"model {self._model!r} allocates BYTES for {name!r}; assign outputs[{name!r}] instead")
-        spec = TensorSpec(name, kind, tuple(map(int, shape)), prod(shape) * kind.numpy.itemsize)
-        return np.ndarray(spec.shape, kind.numpy, self._place(spec))
+        spec = self._declared.spec(name, dtype, shape)
+        return np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
 
     def __setitem__(self, name: str, value: object) -> None:
         array = np.asarray(value)
-        kind = self._kind(name, array)
+        kind = dtype_of(array)
         if kind is DType.BYTES:
             raw = np.frombuffer(bytes_encode(array.reshape(-1).tolist()), np.uint8)
-            place = self._place(TensorSpec(name, kind, array.shape, raw.nbytes))
-            np.copyto(np.ndarray(raw.shape, np.uint8, place), raw)
+            spec = TensorSpec(name, kind, array.shape, raw.nbytes)
+            self._declared.check(spec)
+            np.copyto(np.ndarray(raw.shape, np.uint8, self._place(spec)), raw)
             return
-        spec = TensorSpec(name, kind, array.shape, array.size * kind.numpy.itemsize)
-        target = np.ndarray(array.shape, kind.numpy, self._place(spec))
+        spec = self._declared.spec(name, kind, array.shape)
+        target = np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
         np.copyto(target, array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
 
     def finish(self) -> tuple[Layout, bytes | None]:
         """The layout of the reply and, when it did not fit the caller's memory, its bytes."""
-        if len(self._specs) < len(self._declared):
-            given = {spec.name for spec in self._specs}
-            missing = ", ".join(repr(name) for name in self._declared if name not in given)
-            raise ModelFailed(f"model {self._model!r} returned without setting output {missing}")
-        layout = layout_of(tuple(self._specs))
+        if len(self._specs) < len(self._declared.tensors):
+            missing = ", ".join(repr(name) for name in self._declared.tensors if name not in self._specs)
+            raise ModelFailed(f"model {self._declared.model!r} returned without setting output {missing}")
+        layout = layout_of(tuple(self._specs.values()))
         if not self._aside:
             return layout, None
         body = bytearray(layout.body_bytes)
@@ -103,37 +147,17 @@ class Outputs:  # mutable: filled by the model, then finished once
             body[offset : offset + len(memory)] = memory
         return layout, bytes(body)
 
-    def _kind(self, name: str, array: Array) -> DType:
-        declared = self._declared.get(name)
-        if declared is not None and declared.dtype == "BF16" and array.dtype == np.uint16:
-            return DType.BF16
-        return dtype_of(array)
-
     def _place(self, spec: TensorSpec) -> memoryview:
-        self._check(spec)
+        if spec.name in self._specs:
+            raise ModelFailed(f"model {self._declared.model!r} sets output {spec.name!r} twice")
+        self._specs[spec.name] = spec
         offset = self._at
-        end = -(-(offset + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES
-        self._at = end
-        self._specs.append(spec)
+        self._at = end = -(-(offset + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES
         if end <= len(self._memory) and not self._aside:
             return self._memory[offset : offset + spec.nbytes]
         aside = memoryview(bytearray(spec.nbytes))
         self._aside.append((offset, aside))
         return aside
-
-    def _check(self, spec: TensorSpec) -> None:
-        declared = self._declared.get(spec.name)
-        if declared is None:
-            raise ModelFailed(
-                f"model {self._model!r} sets output {spec.name!r}, which its config.pbtxt does not declare"
-            )
-        if any(spec.name == earlier.name for earlier in self._specs):
-            raise ModelFailed(f"model {self._model!r} sets output {spec.name!r} twice")
-        if declared.dtype != spec.dtype.name or not fits(declared.dims, spec.shape):
-            raise ModelFailed(
-                f"model {self._model!r} sets output {spec.name!r} as {spec.dtype.name} {list(spec.shape)};"
-                f" its config.pbtxt declares {declared.dtype} {list(declared.dims)}"
-            )
 
 
 def fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -141,20 +165,15 @@ def fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return len(dims) == len(shape) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))
 
 
-_DTYPES: dict[object, DType] = {}
-
-
 def _dtype(given: object) -> DType:
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str) and given in DType.__members__:
+        return DType[given]
     try:
-        known = _DTYPES.get(given)
-        if known is None:
-            known = DType[given] if isinstance(given, str) and given in DType.__members__ else None
-            known = known or (given if isinstance(given, DType) else dtype_of(np.empty(0, given)))
-            if len(_DTYPES) < 256:
-                _DTYPES[given] = known
+        return dtype_of(np.empty(0, given))
     except TypeError as error:
         raise ModelFailed(f"the model asks for an output of dtype {given!r} ({error}); give a numpy dtype") from None
-    return known
 
 
 class Backend(Protocol):
