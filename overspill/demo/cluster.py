@@ -62,6 +62,9 @@ class Cluster:  # mutable: owns processes
         self.models = models
         self.env = {**os.environ, **env}
         self.nodes: list[NodeProcess] = []
+        # Three nodes share this machine: more threads each would only take turns.
+        self._config = folder / "node.toml"
+        self._config.write_text("threads_per_executor = 1\n", encoding="utf-8")
 
     def start(self, names_and_wires: Sequence[tuple[str, str]]) -> None:
         """Starts one node for each (name, wires), with one CPU executor, and waits until all are ready.
@@ -72,7 +75,7 @@ class Cluster:  # mutable: owns processes
             log = self.folder / f"{name}.log"
             command = [sys.executable, "-m", "overspill", "node", "--registry", self.registry, "--node-id", name]
             command += ["--models", str(self.models), "--devices", "cpu:1", "--wires", wires]
-            command += ["--listen", "127.0.0.1:0", "--exit-with-parent"]
+            command += ["--listen", "127.0.0.1:0", "--config", str(self._config), "--exit-with-parent"]
             with log.open("wb") as output:
                 process = subprocess.Popen(  # noqa: S603 - our own command
                     command,
