@@ -82,7 +82,7 @@ _RANGES = (
     (Option.WAIT_COST, "wait_cost", 0, COST_WEIGHT_MAX),
     (Option.FINISH_COST, "finish_cost", 0, COST_WEIGHT_MAX),
     (Option.HARD_TW, "hard_tw", 0, 1),
-    (Option.NODES_MAX, "nodes_max", 1, 10**9),
+    (Option.NODES_MAX, "nodes_max", 1, 10**7),
     (Option.SUBSET_ORDERS_MAX, "subset_orders_max", 0, SUBSET_ORDERS_LIMIT),
 )
 

@@ -22,6 +22,8 @@ from examples.dispatch.route_plan.layout import (
 )
 from examples.dispatch.route_plan.walk import Ints, Legs, fill, rest, step
 
+KINDS = 3
+
 
 @kernel
 def run_piece(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints, low: int, high: int, kind: int) -> bool:
@@ -185,10 +187,15 @@ def improve(
 ) -> tuple[int, int]:
     """Improve seq in place to a local optimum of the three moves. Returns (violation, cost)."""
     fill(legs, stops, par, seq, m, tab)
-    for _ in range(PASSES_MAX):
-        moved = move_orders(legs, stops, par, pickups, n, seq, m, tab, spare, spare_tab)
-        moved = move_stops(legs, stops, par, seq, m, tab) or moved
-        moved = reverse_pieces(legs, stops, par, seq, m, tab) or moved
-        if not moved:
+    idle = 0  # kinds of move that found nothing, one after the other
+    for turn in range(KINDS * PASSES_MAX):
+        if turn % KINDS == 0:
+            moved = move_orders(legs, stops, par, pickups, n, seq, m, tab, spare, spare_tab)
+        elif turn % KINDS == 1:
+            moved = move_stops(legs, stops, par, seq, m, tab)
+        else:
+            moved = reverse_pieces(legs, stops, par, seq, m, tab)
+        idle = 0 if moved else idle + 1
+        if idle == KINDS:
             break
     return tab[TOTAL, VIOLATION], tab[TOTAL, COST]

@@ -12,11 +12,26 @@ from examples.dispatch.route_plan.layout import (
     CAPACITY,
     CARRIED,
     COST,
+    DETOUR_METRES,
+    DETOUR_SECONDS,
+    DUE,
+    END,
     FAR,
+    HARD,
+    HAS_END,
+    LEAST_LEG,
+    PRICE,
     SMALLER_WINS,
     STOPS_MAX,
+    TAIL_LATE,
+    TAIL_METRES,
+    TAIL_PRICE,
+    TAIL_VIOLATION,
+    TAIL_WAIT,
     TOTAL,
     VIOLATION,
+    A,
+    H,
 )
 from examples.dispatch.route_plan.walk import Ints, Legs, fill, rest, step
 
@@ -66,6 +81,54 @@ def put(seq: Ints, m: int, pickup: int, delivery: int, i: int, j: int) -> int:
 
 
 @kernel
+def fill_detours(legs: Legs, par: Ints, seq: Ints, m: int, tab: Ints, delivery: int) -> None:
+    """Write, for each place j >= 1, the least detour by the delivery and the least leg into it from place j on.
+
+    They may be negative, for nothing says that legs obey the triangle inequality.
+    """
+    least_metres, least_seconds, least_leg = FAR, FAR, FAR
+    for j in range(m, 0, -1):
+        u = seq[j - 1]
+        seconds, metres = legs[u, delivery, 0] + 0, legs[u, delivery, 1] + 0
+        least_leg = min(least_leg, seconds)
+        if j < m or par[HAS_END] != 0:
+            v = seq[j] if j < m else END
+            seconds += legs[delivery, v, 0] - legs[u, v, 0]
+            metres += legs[delivery, v, 1] - legs[u, v, 1]
+        least_metres, least_seconds = min(least_metres, metres), min(least_seconds, seconds)
+        tab[j, DETOUR_METRES], tab[j, DETOUR_SECONDS], tab[j, LEAST_LEG] = least_metres, least_seconds, least_leg
+
+
+@kernel
+def must_lose(
+    stops: Ints,
+    par: Ints,
+    tab: Ints,
+    j: int,
+    delivery: int,
+    t: int,
+    cost: int,
+    violation: int,
+    bound_violation: int,
+    bound: int,
+) -> bool:
+    """Say whether all places from j on break the bound, having left the stop before place j at t.
+
+    Leaving no sooner than the table's route, with no detour that saves time, makes every later stop no sooner.
+    """
+    cost += tab[j - 1, TAIL_METRES] + par[A] * tab[j, DETOUR_METRES]
+    if t >= tab[j, AT] and tab[j, DETOUR_SECONDS] >= 0:
+        delay = max(0, t - tab[j, AT] - tab[j, TAIL_WAIT])
+        cost += tab[j, TAIL_LATE] + par[H] * tab[TOTAL, AT] + tab[j, TAIL_PRICE] * delay
+        violation += tab[j, TAIL_VIOLATION]
+    late = t + tab[j, LEAST_LEG] - stops[delivery, DUE]
+    if late > 0:
+        cost += stops[delivery, PRICE] * late
+        violation += par[HARD] * late
+    return bool(violation > bound_violation or (violation == bound_violation and cost > bound))
+
+
+@kernel
 def best_place(
     legs: Legs,
     stops: Ints,
@@ -86,6 +149,7 @@ def best_place(
     counts.
     """
     best_i, best_j = int(NO_PLACE), int(NO_PLACE)
+    fill_detours(legs, par, seq, m, tab, delivery)
     for i in range(m + 1):
         t, load, cost, violation = tab[i, AT], tab[i, CARRIED], tab[i, COST], tab[i, VIOLATION]
         if violation > bound_violation or (violation == bound_violation and cost > bound):
@@ -103,7 +167,8 @@ def best_place(
             u = pickup
             last = m
         for j in range(i, last + 1):
-            if violation > bound_violation or (violation == bound_violation and cost > bound):
+            told = j > i or (pickup == 0 and i > 0)  # the stop before place j is one of the route's
+            if told and must_lose(stops, par, tab, j, delivery, t, cost, violation, bound_violation, bound - 1 + ties):
                 break
             t2, _, cost2, violation2 = step(legs, stops, par, u, delivery, t, load, cost, violation)
             found_violation, found = rest(

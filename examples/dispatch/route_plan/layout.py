@@ -115,7 +115,9 @@ STOP_FIELDS = 5
 A, B, C, H, HARD, CAPACITY, START, LOAD_START, HAS_END = range(9)
 PARAMETERS = 9
 AT, CARRIED, COST, VIOLATION, ARRIVE, TAIL_METRES, TAIL_LATE, TAIL_VIOLATION = range(8)
-PREFIX_FIELDS = 8
+TAIL_WAIT, TAIL_PRICE = 8, 9  # seconds waited from here on, and the price of each second of delay among the late
+DETOUR_METRES, DETOUR_SECONDS, LEAST_LEG = 10, 11, 12  # of one delivery, from this place on
+PREFIX_FIELDS = 13
 TOTAL = STOPS_MAX + 1  # row of a prefix table that holds the finished route
 
 # Words for the kernels' small choices. A caller wraps them in int(): numba would otherwise compile the kernel once more

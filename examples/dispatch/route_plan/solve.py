@@ -23,17 +23,17 @@ def solve_batch(batch: Batch) -> Answer:
     routes = np.empty((pairs, STOPS_MAX), np.uint8)
     arrivals = np.empty((pairs, ORDERS_MAX), np.int32)
     run(
-        _writable(batch.riders),
-        _writable(batch.orders),
-        _writable(batch.hand_start),
-        _writable(batch.hand),
-        _writable(batch.route_start),
-        _writable(batch.route),
-        _writable(batch.pairs),
-        _writable(batch.matrix_start),
-        _writable(batch.seconds),
-        _writable(batch.metres),
-        _writable(batch.options),
+        _read_only(batch.riders),
+        _read_only(batch.orders),
+        _read_only(batch.hand_start),
+        _read_only(batch.hand),
+        _read_only(batch.route_start),
+        _read_only(batch.route),
+        _read_only(batch.pairs),
+        _read_only(batch.matrix_start),
+        _read_only(batch.seconds),
+        _read_only(batch.metres),
+        _read_only(batch.options),
         states,
         costs,
         routes,
@@ -68,6 +68,8 @@ def warm_up() -> None:
     )
 
 
-def _writable(array: Tensor) -> Tensor:
-    # numba would compile a second set of kernels for read-only arrays.
-    return array if array.flags.writeable else array.copy()
+def _read_only(array: Tensor) -> Tensor:
+    # numba compiles read-only arrays apart from others, so all inputs are made alike; requests come read-only.
+    view = array.view()
+    view.flags.writeable = False
+    return view

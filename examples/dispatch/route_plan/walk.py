@@ -30,7 +30,9 @@ from examples.dispatch.route_plan.layout import (
     START,
     TAIL_LATE,
     TAIL_METRES,
+    TAIL_PRICE,
     TAIL_VIOLATION,
+    TAIL_WAIT,
     TOTAL,
     VIOLATION,
     A,
@@ -89,8 +91,10 @@ def fill(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints) -> bo
     end, total, total_violation = finish(legs, stops, par, u, t, cost, violation)
     tab[m, ARRIVE] = end
     tab[m, TAIL_METRES], tab[m, TAIL_LATE], tab[m, TAIL_VIOLATION] = 0, 0, total_violation - violation
+    tab[m, TAIL_WAIT], tab[m, TAIL_PRICE] = 0, par[H]
     tab[TOTAL, AT], tab[TOTAL, CARRIED], tab[TOTAL, COST], tab[TOTAL, VIOLATION] = end, load, total, total_violation
     metres, late_cost, late_violation = 0, 0, tab[m, TAIL_VIOLATION]
+    wait, price = 0, par[H]
     following = END
     for k in range(m - 1, -1, -1):
         v = seq[k]
@@ -100,6 +104,10 @@ def fill(legs: Legs, stops: Ints, par: Ints, seq: Ints, m: int, tab: Ints) -> bo
         if late > 0:
             late_cost += stops[v, PRICE] * late
             late_violation += par[HARD] * late
+        if late >= 0:
+            price += stops[v, PRICE]
+        wait += max(0, stops[v, READY] - tab[k, ARRIVE])
+        tab[k, TAIL_WAIT], tab[k, TAIL_PRICE] = wait, price
         tab[k, TAIL_METRES], tab[k, TAIL_LATE], tab[k, TAIL_VIOLATION] = metres, late_cost, late_violation
         following = v
     return bool(fits)
@@ -125,7 +133,8 @@ def rest(
 
     The stops before k must be those of the table's route in any order, plus whole orders already delivered, so that the
     load from k on is the table's. Arriving no sooner than the table's route means that each later stop is no sooner
-    either (leave times grow with arrival times), hence no less late: that makes the table's tail a lower bound.
+    either (leave times grow with arrival times), hence no less late: that makes the table's tail a lower bound. Waits
+    can swallow a delay only once, so what is beyond all waits to come is paid by every stop that was late already.
     """
     while k < m:
         v = seq[k]
@@ -133,7 +142,8 @@ def rest(
         least = cost + par[A] * legs[u, v, 1] + tab[k, TAIL_METRES]
         least_violation = violation
         if arrive >= tab[k, ARRIVE]:
-            least += tab[k, TAIL_LATE] + par[H] * tab[TOTAL, AT]
+            delay = max(0, arrive - tab[k, ARRIVE] - tab[k, TAIL_WAIT])
+            least += tab[k, TAIL_LATE] + par[H] * tab[TOTAL, AT] + tab[k, TAIL_PRICE] * delay
             least_violation += tab[k, TAIL_VIOLATION]
         if least_violation > bound_violation or (least_violation == bound_violation and least > bound):
             return FAR, FAR

@@ -1,0 +1,32 @@
+"""Serves route_plan on a CPU: tensors in, routes out (examples/dispatch/route_plan/contract.py describes all of them).
+
+It only hands over: what is checked and planned is in that package. Next: examples/dispatch/route_plan/solve.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.dispatch.route_plan import Batch, Option, solve_batch, warm_up
+
+if TYPE_CHECKING:
+    from workers.backends.base import Inputs, ModelConfig, Outputs
+
+
+class Model:
+    """One request is one batch of (rider, new order) pairs; single-threaded, for a node runs one executor per core."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._subset_orders_max = config.whole_number("subset_orders_max", 13)
+
+    def execute(self, inputs: Inputs, outputs: Outputs) -> None:
+        """Plan the batch. Raises ValueError for tensors that are no batch; a bad pair gets a status instead."""
+        batch = Batch.from_tensors(inputs)
+        if batch.options[Option.SUBSET_ORDERS_MAX] > self._subset_orders_max:
+            raise ValueError(f"option subset_orders_max must be at most {self._subset_orders_max} on this node")
+        for name, array in solve_batch(batch).tensors().items():
+            outputs[name] = array
+
+    def warm_up(self) -> None:
+        """Compile the kernels, or load them from the disk cache."""
+        warm_up()
