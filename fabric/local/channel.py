@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, StaleEpoch
@@ -23,6 +25,7 @@ from fabric.transport import Answer, Call, PeerFacts, WireName
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from fabric.deadline import Deadline
     from fabric.frame import Load
@@ -34,14 +37,15 @@ class LocalChannel:  # mutable: open, then closed
     """A session with a node of this host. Made by `open`."""
 
     def __init__(self, path: str, hello: Hello, sock: socket.socket, welcome: Welcome, arena: Arena) -> None:
-        self._path = path
-        self._hello = replace(hello, session=welcome.session)
+        self._client_id = hello.client_id
         self._peer = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)
         self._arena = arena
         self._sizes = ReplySizes()
-        self._mux = MuxSocket(sock, self.abort)
+        lost = _weakly(self)
+        join = partial(join_session, path, replace(hello, session=welcome.session))
+        self._mux = MuxSocket(sock, lost)
         sockets_max = max(1, welcome.sockets_max - 1)  # one of them is the session's first
-        self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, self._join, self.abort)
+        self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, join, lost)
 
     @classmethod
     def open(
@@ -137,7 +141,7 @@ class LocalChannel:  # mutable: open, then closed
         """Asks the node's own loop for a sign of life. Raises DeadlineExceeded or NodeLost."""
         self._mux.attach()
         self._pool.reap()  # pings come in a steady beat, so no zombie stays longer than one
-        return await self._mux.ping(self._hello.client_id, deadline)
+        return await self._mux.ping(self._client_id, deadline)
 
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then ends the session. On the channel's
@@ -161,9 +165,19 @@ class LocalChannel:  # mutable: open, then closed
             return asyncio.get_running_loop() is self._mux.loop
         return False
 
-    def _join(self, deadline: Deadline) -> socket.socket:
-        return join_session(self._path, self._hello, deadline)
-
     def __repr__(self) -> str:
         state = "open" if self.alive else f"closed: {self._pool.closing}"
         return f"<LocalChannel to {self._peer.node_id} epoch {self._peer.node_epoch}, {state}>"
+
+
+def _weakly(channel: LocalChannel) -> Callable[[str], None]:
+    """`channel.abort` for those whom the channel owns: a strong one would keep a closed arena mapped until the garbage
+    collector finds the circle."""
+    reference = weakref.ref(channel)
+
+    def lost(reason: str) -> None:
+        owner = reference()
+        if owner is not None:
+            owner.abort(reason)
+
+    return lost

@@ -158,7 +158,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
                 if send_now(self._sock, frame):
                     return True
             except OSError as error:
-                self._lost(f"the node closed the connection ({error.strerror})")
+                self._fail(f"the node closed the connection ({error.strerror})")
                 return False
             self._loop.add_writer(self._sock.fileno(), self._writable)
         self._out.append(frame)
@@ -170,7 +170,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             while self._out and send_now(self._sock, self._out[0]):
                 self._out.popleft()
         except OSError as error:
-            self._lost(f"the node closed the connection ({error.strerror})")
+            self._fail(f"the node closed the connection ({error.strerror})")
             return
         if not self._out:
             self._loop.remove_writer(self._sock.fileno())
@@ -184,7 +184,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
                 if frame is None:
                     return
                 if not frame:
-                    self._lost("the node closed the connection")
+                    self._fail("the node closed the connection")
                     return
                 self._take(frame, check_header(frame))
         except ProtocolError as error:
@@ -192,9 +192,9 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             for final in self._waiting.values():
                 if not final.done():
                     final.set_exception(ProtocolError(str(error)))
-            self._lost(str(error))
+            self._fail(str(error))
         except OSError as error:
-            self._lost(f"the connection broke ({error.strerror})")
+            self._fail(f"the connection broke ({error.strerror})")
 
     def _take(self, frame: bytes, header: Header) -> None:
         if header.kind is Kind.PONG:
@@ -223,6 +223,10 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
     def _check_open(self) -> None:
         if self.reason:
             raise NodeLost(f"the channel is closed ({self.reason}); choose another", Fate.NEVER_RAN)
+
+    def _fail(self, reason: str) -> None:
+        self._lost(reason)
+        self.end(reason)  # for a channel that nobody holds any more, there was nobody to tell
 
     def end(self, reason: str) -> None:
         """Fails every call and closes the socket. Safe from any thread."""

@@ -149,7 +149,7 @@ class EchoNode:
         elif verb == "flip":
             np.invert(body, out=out)
         else:
-            out[:] = body
+            out.data[:] = body.data  # what the shortest request costs is measured with this one
 
     def _reply(
         self,
