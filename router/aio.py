@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from fabric.deadline import Deadline
 from fabric.errors import OverspillError
 from router.client import CONNECT_TIMEOUT_S, check_priority, lease_inputs
-from router.core import Send
+from router.dispatch import Attempt
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
 
@@ -65,7 +65,7 @@ class AsyncRouter:
         idempotent = core.offer(model).idempotent
         return await self._run(core.life(model, body, deadline, check_priority(priority), idempotent))
 
-    async def _run(self, life: Generator[Send | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+    async def _run(self, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
         return await asyncio.wrap_future(self._opened.background.submit(_drive(life)))
 
     def models(self) -> tuple[str, ...]:
@@ -123,13 +123,13 @@ class Connecting:
             await self._router.close()
 
 
-async def _drive(life: Generator[Send | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+async def _drive(life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
     """Carries out what the life of a request yields, on the background loop."""
     outcome: Answer | OverspillError | None = None
     try:
         while True:
             step = life.send(outcome)
-            if isinstance(step, Send):
+            if isinstance(step, Attempt):
                 try:
                     outcome = await step.link.call_async(step.call, step.deadline)
                 except OverspillError as error:

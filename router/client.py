@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from fabric.deadline import Deadline
 from fabric.errors import InvalidArgument, OverspillError
-from router.core import Core, Send
+from router.dispatch import Attempt
 from router.inputs import declared_specs
 from router.opening import Opened, open_router
 from router.prepared import Prepared, prepared_inputs
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import RouterStatistics, Wait
+    from router.core import Core, RouterStatistics, Wait
     from router.prepared import _Inputs
     from router.reply import Reply
 
@@ -104,13 +104,13 @@ class Router:
         return f"<Router {'closed' if self._core.closed else 'open'}, {self._core.table!r}>"
 
 
-def _drive(core: Core, life: Generator[Send | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+def _drive(core: Core, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
     """Carries out what the life of a request yields, in this thread."""
     outcome: Answer | OverspillError | None = None
     try:
         while True:
             step = life.send(outcome)
-            if isinstance(step, Send):
+            if isinstance(step, Attempt):
                 try:
                     outcome = step.link.call(step.call, step.deadline)
                 except OverspillError as error:

@@ -8,10 +8,11 @@ file or the environment. Read `router/attempt.py` next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import isfinite
 
 from fabric.errors import ConfigError
+from fabric.link.wires import LinkConfig
 from fabric.memory.arena import ARENA_BYTES_DEFAULT
 
 
@@ -41,8 +42,10 @@ class RouterConfig:
     """Upper end of the first wait before a link is opened again."""
     dial_max_s: float = 2.0
     """Where the doubling of that wait stops."""
-    dial_timeout_s: float = 3.0
-    """How long opening one link may take."""
+    link: LinkConfig = field(default_factory=LinkConfig)
+    """Settings of the links: which wires may be used, certificates and tokens, when a wire is given up."""
+    supervise_s: float = 0.1
+    """How often links are asked whether their node is silent; a stopped node is out within twice a link's own doubt."""
     close_timeout_s: float = 5.0
     """How long `close` waits for requests that are running."""
     arena_bytes: int = ARENA_BYTES_DEFAULT
@@ -51,10 +54,10 @@ class RouterConfig:
     """Seed of every random choice; None draws one from the system."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "seed" and not (isfinite(value) and value > 0) and field.name != "retry_budget_min":
-                raise ConfigError(f"{field.name} is {value}; give a number above zero")
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            if name not in {"seed", "link", "retry_budget_min"} and not (isfinite(value) and value > 0):
+                raise ConfigError(f"{name} is {value}; give a number above zero")
         if self.retry_budget_min < 0:
             raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")
         if self.retry_budget_ratio > 1.0:

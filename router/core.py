@@ -1,6 +1,6 @@
 """One request from pick to reply, as a generator that the blocking and the asyncio client both drive.
 
-`Core.life` yields what is to be done (`Send` this call, `Wait` so long) and is sent the outcome. It holds all
+`Core.life` yields what is to be done (send this `Attempt`, `Wait` so long) and is sent the outcome. It holds all
 decisions, so that the two clients cannot differ. Whatever ends it early (a cancelled await, Ctrl-C) closes the
 generator, and the context managers in it settle every count. One lock guards workers, prices and counts; it is never
 held over I/O. This module opens no link and sends nothing. Read `router/client.py` and `router/aio.py` next.
@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 from fabric import errors
 from fabric.errors import OverspillError
 from fabric.message import RequestId
-from fabric.transport import Call
 from router.accounting import Accounting
 from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
 from router.pick import Nobody
-from router.reply import Holdings, Reply, TraceFacts
+from router.reply import Holdings, Reply
 from router.staging import Staging
 from router.table import Table
 
@@ -38,18 +37,6 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.dispatch import Attempt
     from router.table import Command, Offer
-    from router.workers import WorkerLink
-
-
-class Send:  # mutable: no, but made for each attempt, and a frozen dataclass costs 1 µs more
-    """Send this call on this link until this deadline; its outcome is an Answer or an OverspillError."""
-
-    __slots__ = ("call", "deadline", "link")
-
-    def __init__(self, link: WorkerLink, call: Call, deadline: Deadline) -> None:
-        self.link = link
-        self.call = call
-        self.deadline = deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +61,11 @@ class RouterStatistics:
 
 
 class Core:
-    """The state of one router. `clock` is monotonic seconds."""
+    """The state of one router. `clock` is monotonic seconds, `arena` memory of its own for what no node gives any."""
 
-    def __init__(self, client_id: int, config: RouterConfig, rng: Random, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, client_id: int, config: RouterConfig, arena: Arena, rng: Random, clock: Callable[[], float]
+    ) -> None:
         self.client_id = client_id
         self.config = config
         self.clock = clock
@@ -87,7 +76,8 @@ class Core:
         self.accounting = Accounting(self.lock)
         self.budget = RetryBudget(config.retry_budget_ratio, config.retry_budget_min)
         self.holdings = Holdings()
-        self.staging = Staging(config.arena_bytes, self._shared_arena, self.holdings.sentence)
+        self.arena = arena
+        self.staging = Staging(arena, self._shared_arena, self.holdings.sentence)
         self.closed = False
         self._dispatcher = Dispatcher(config, self.table, self.accounting, self.lock, rng, clock)
         self._backoff = FullJitter(config.backoff_first_s, config.backoff_max_s, rng)
@@ -113,12 +103,15 @@ class Core:
 
     def offer(self, model: str) -> Offer:
         """Who offers the model, and what is known of it. Raises UnknownModel or Unavailable."""
-        with self.lock:
-            return self.table.offer(model)
+        found = self.table.offers.get(model)  # one step for the interpreter, so it needs no lock
+        if found is None:
+            with self.lock:
+                found = self.table.offer(model)
+        return found
 
     def life(
         self, model: str, body: Body, deadline: Deadline, priority: int, idempotent: bool
-    ) -> Generator[Send | Wait, Answer | OverspillError | None, Reply]:
+    ) -> Generator[Attempt | Wait, Answer | OverspillError | None, Reply]:
         """The request, step by step; returns its reply or raises its final error."""
         attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff.after)
         retrying = False
@@ -126,20 +119,20 @@ class Core:
             request_id = RequestId(self.client_id, ticket.request_no)
             try:
                 while True:
-                    attempt = self._dispatcher.begin(model, body, attempts)
+                    attempt = self._dispatcher.begin(request_id, model, body, priority, attempts)
                     if isinstance(attempt, Nobody):
                         yield Wait(attempts.nobody(attempt.sentence(model), self.clock()), for_worker=True)
                         self._check_open(attempts)
                         attempts.woke()
                         continue
-                    number = attempts.count - 1
-                    call = Call(request_id, model, body, attempt.ack_no, priority, number, attempt.reply_bytes)
                     with attempt:
-                        outcome = attempt.outcome = yield Send(attempt.link, call, attempt.deadline)
-                    assert outcome is not None, "a call that was sent has an outcome"
+                        outcome = attempt.outcome = yield attempt
+                    assert outcome is not None, "an attempt that was sent has an outcome"
                     if not isinstance(outcome, OverspillError):
                         attempts.answered()
-                        return self._reply(request_id, model, attempt, attempts.count, outcome)
+                        if not isinstance(outcome.memory, bytes):
+                            outcome = self.holdings.admit(outcome, model)
+                        return Reply(outcome, attempt, attempts.count)
                     if retrying:
                         self._end_retry()
                         retrying = False
@@ -164,14 +157,6 @@ class Core:
     def _end_retry(self) -> None:
         with self.lock:
             self.budget.give_back()
-
-    def _reply(self, request_id: RequestId, model: str, attempt: Attempt, count: int, answer: Answer) -> Reply:
-        if not isinstance(answer.memory, bytes):
-            answer = self.holdings.admit(answer, model)
-        picked = attempt.picked
-        name, terms = picked.worker.name, picked.terms
-        facts = TraceFacts(request_id, name, answer, count, attempt.round_trip_ms, terms, picked.candidates)
-        return Reply(answer, facts)
 
     def _shared_arena(self) -> Arena | None:
         """The arena of the first local node whose link is alive."""

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Self
 from discovery.instance import Readiness
 from fabric import errors
 from fabric.errors import OverspillError
-from router.learned import bucket_of
-from router.pick import Nobody, Picked, pick
-from router.sizes import ReplySizes
+from fabric.transport import Call
+from router.pick import Nobody, pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +26,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fabric.deadline import Deadline
-    from fabric.message import Body
+    from fabric.message import Body, RequestId
     from fabric.transport import Answer
     from router.accounting import Accounting
     from router.attempt import Attempts
     from router.config import RouterConfig
+    from router.learned import Kind
     from router.load import Dispatch
+    from router.pick import Picked
     from router.table import Command, Offer, Table
     from router.workers import WorkerLink
 
@@ -43,23 +44,21 @@ NEUTRAL = (errors.ResourceExhausted, errors.DeadlineExceeded, errors.Cancelled, 
 
 
 class Attempt:  # mutable: its outcome is entered once
-    """One dispatch to one worker, from `with` to its end. `outcome` stays None if it was given up on."""
+    """One dispatch to one worker, from `with` to its end: send `call` on `link` until `deadline`, and enter the
+    `outcome`. It stays None if the attempt was given up on."""
 
     __slots__ = (
+        "_dispatch",
         "_dispatcher",
-        "ack_no",
+        "_whole",
         "began_s",
-        "body_bytes",
-        "bucket",
+        "call",
         "deadline",
-        "dispatch",
+        "kind",
         "link",
-        "model",
         "outcome",
         "picked",
-        "reply_bytes",
         "round_trip_ms",
-        "whole",
     )
 
     def __init__(
@@ -67,20 +66,22 @@ class Attempt:  # mutable: its outcome is entered once
         dispatcher: Dispatcher,
         picked: Picked,
         link: WorkerLink,
+        call: Call,
         dispatch: Dispatch,
         deadline: Deadline,
         whole: Deadline,
+        kind: Kind,
         began_s: float,
     ) -> None:
         self._dispatcher = dispatcher
+        self._dispatch = dispatch
+        self._whole = whole
         self.picked = picked
         self.link = link
-        self.dispatch = dispatch
+        self.call = call
         self.deadline = deadline
-        self.whole = whole
+        self.kind = kind
         self.began_s = began_s
-        self.model = ""
-        self.bucket = self.body_bytes = self.reply_bytes = self.ack_no = 0
         self.round_trip_ms = 0.0
         self.outcome: Answer | OverspillError | None = None
 
@@ -90,7 +91,12 @@ class Attempt:  # mutable: its outcome is entered once
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._dispatcher.end(self)
+        self._dispatcher.end(self, self._dispatch)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it got less than all of the time, for another attempt's sake."""
+        return self.deadline is not self._whole
 
 
 def _nobody_executes(commands: tuple[Command, ...]) -> None:
@@ -100,7 +106,7 @@ def _nobody_executes(commands: tuple[Command, ...]) -> None:
 class Dispatcher:
     """Begins and ends attempts. `execute` carries out what the table orders, after the lock is let go."""
 
-    __slots__ = ("_accounting", "_clock", "_config", "_lock", "_rng", "_sizes", "_table", "execute")
+    __slots__ = ("_accounting", "_clock", "_lock", "_rng", "_sample", "_table", "execute")
 
     def __init__(
         self,
@@ -111,21 +117,21 @@ class Dispatcher:
         rng: Random,
         clock: Callable[[], float],
     ) -> None:
-        self._config = config
+        self._sample = config.remote_sample
         self._table = table
         self._accounting = accounting
         self._lock = lock
         self._rng = rng
         self._clock = clock
-        self._sizes = ReplySizes()
         self.execute: Callable[[tuple[Command, ...]], None] = _nobody_executes
 
-    def begin(self, model: str, body: Body, attempts: Attempts) -> Attempt | Nobody:
+    def begin(
+        self, request_id: RequestId, model: str, body: Body, priority: int, attempts: Attempts
+    ) -> Attempt | Nobody:
         """Picks a worker and books the dispatch. Raises UnknownModel or Unavailable before a first attempt."""
         body_bytes = body.layout.body_bytes
-        bucket = bucket_of(body_bytes)
         commands: tuple[Command, ...] = ()
-        attempt: Attempt | None = None
+        begun: Attempt | Nobody
         with self._lock:
             now = self._clock()
             try:
@@ -134,36 +140,26 @@ class Dispatcher:
                 if not attempts.count:
                     raise
                 return Nobody((("every node that offered it", "gone"),))
-            reply_bytes = self._sizes.guess(model, bucket, body_bytes)
-            found = pick(
-                offer,
-                model,
-                bucket,
-                body_bytes + reply_bytes,
-                attempts.avoid,
-                self._config.remote_sample,
-                self._rng,
-                now,
-            )
+            kind = self._table.work.kind(model, body_bytes)
+            reply_bytes = kind.reply_bytes
+            found = pick(offer, kind, body_bytes + reply_bytes, attempts.avoid, self._sample, self._rng, now)
             if found.excluded:
                 commands = self._sweep(offer)
-            if isinstance(found, Picked):
-                worker, link = found.worker, found.worker.link
+            if isinstance(found, Nobody):
+                begun = found
+            else:
+                worker, link, terms = found.worker, found.worker.link, found.terms
                 assert link is not None, "a picked worker has a link"
                 # Time is only kept back where somebody else could use it, and where the length is known.
-                split = found.candidates > 1 and worker.speed.known(model, bucket)
-                deadline = attempts.sent(found.terms[0] / 1000.0 if split else None, now)
-                dispatch = worker.ahead.sent(found.terms[4])
-                attempt = Attempt(self, found, link, dispatch, deadline, attempts.deadline, now)
-                attempt.model, attempt.bucket = model, bucket
-                attempt.body_bytes, attempt.reply_bytes = body_bytes, reply_bytes
-                attempt.ack_no = self._accounting.ack_no
+                split = found.candidates > 1 and attempts.idempotent and worker.speed.known(kind)
+                deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
+                number = attempts.count - 1
+                call = Call(request_id, model, body, self._accounting.ack_no, priority, number, reply_bytes)
+                dispatch = worker.ahead.sent(terms[4])
+                begun = Attempt(self, found, link, call, dispatch, deadline, attempts.deadline, kind, now)
         if commands:
             self.execute(commands)
-        if attempt is not None:
-            return attempt
-        assert isinstance(found, Nobody)
-        return found
+        return begun
 
     def _sweep(self, offer: Offer) -> tuple[Command, ...]:
         """Takes out workers whose link is dead, though no request of ours told so. The lock is held."""
@@ -173,45 +169,46 @@ class Dispatcher:
                 commands += self._table.link_lost(worker, worker.link)
         return commands
 
-    def end(self, attempt: Attempt) -> None:
+    def end(self, attempt: Attempt, dispatch: Dispatch) -> None:
         """Takes a dispatch out of the books and learns from its outcome."""
         worker, outcome = attempt.picked.worker, attempt.outcome
         commands: tuple[Command, ...] = ()
         with self._lock:
             now = self._clock()
             if outcome is None:
-                worker.ahead.ended(attempt.dispatch)
+                worker.ahead.ended(dispatch)
             elif isinstance(outcome, OverspillError):
-                worker.ahead.ended(attempt.dispatch)
+                worker.ahead.ended(dispatch)
                 self._judge(attempt, outcome, now)
+                if not attempt.link.alive:
+                    commands = self._table.link_lost(worker, attempt.link)
             else:
-                self._learn(attempt, outcome, now)
-            if not attempt.link.alive:
-                commands = self._table.link_lost(worker, attempt.link)
+                self._learn(attempt, dispatch, outcome, now)
         if commands:
             self.execute(commands)
 
-    def _learn(self, attempt: Attempt, answer: Answer, now: float) -> None:
-        worker, model, bucket = attempt.picked.worker, attempt.model, attempt.bucket
+    def _learn(self, attempt: Attempt, dispatch: Dispatch, answer: Answer, now: float) -> None:
+        worker, kind = attempt.picked.worker, attempt.kind
         compute_ms = answer.compute_us / 1000.0
         attempt.round_trip_ms = (now - attempt.began_s) * 1000.0
         # The node writes its report when it hands the task to an executor, so it is as old as the run was long.
-        worker.ahead.reported(answer.load, now - answer.compute_us / 1e6, attempt.dispatch)
-        worker.ahead.ended(attempt.dispatch)
-        worker.speed.learn(model, bucket, compute_ms, now)
+        worker.ahead.reported(answer.load, now - answer.compute_us / 1e6, dispatch)
+        worker.ahead.ended(dispatch)
         reply_bytes = answer.layout.body_bytes
+        worker.speed.learn(kind, compute_ms, now)
+        kind.learn(compute_ms, reply_bytes, now)
         transport_ms = attempt.round_trip_ms - compute_ms - answer.queue_us / 1000.0
-        worker.line_of(answer.wire).learn(attempt.body_bytes + reply_bytes, max(0.0, transport_ms))
-        self._sizes.learn(model, bucket, reply_bytes)
+        nbytes = attempt.call.body.layout.body_bytes + reply_bytes
+        worker.line_of(answer.wire).learn(nbytes, max(0.0, transport_ms))
         worker.answered()
 
     def _judge(self, attempt: Attempt, error: OverspillError, now: float) -> None:
         worker = attempt.picked.worker
-        # Cut short for another attempt's sake: slow, hung or silent is the worker's own affair.
-        overstayed = isinstance(error, errors.DeadlineExceeded) and attempt.deadline is not attempt.whole
+        # One that was cut short was slow, hung or silent, which is the worker's own affair.
+        overstayed = attempt.cut_short and isinstance(error, errors.DeadlineExceeded)
         if isinstance(error, errors.Draining):
             worker.instance = replace(worker.instance, readiness=Readiness.DRAINING)
         elif overstayed or isinstance(error, WORKER_FAULTS):
-            worker.failed(last_usable=self._table.last_usable(worker, attempt.model, now), now=now)
+            worker.failed(last_usable=self._table.last_usable(worker, attempt.kind.model, now), now=now)
         elif not isinstance(error, NEUTRAL):
             worker.answered()

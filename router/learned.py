@@ -1,7 +1,7 @@
 """What a router learns from each answer: how long a wire takes for so many bytes, and a worker for so much work.
 
 Unknown is not zero: what was never measured is taken to be slow, and that belief fades with time, so that a new worker
-is neither flooded nor forgotten. Both figures are exponentially weighted, so that what was is forgotten: about the last
+is neither flooded nor forgotten. All figures are exponentially weighted, so that what was is forgotten: about the last
 ten answers count. This module never compares workers. Read `router/price.py` next.
 """
 
@@ -32,10 +32,20 @@ COMPUTE_PRIOR_MS = 30.0
 """What a request of a model that was never seen is taken to compute (Linkerd's prior for an unknown host)."""
 _PRIOR_FADES_S = 2.0
 """A belief nobody could check is worth e times less after this long: then the unknown worker is tried."""
+_FRESH_S = 1.0
+"""A figure that was renewed this lately is not doubted."""
 _STALE_S = 30.0
 """A figure that nobody renewed moves towards what the other workers show, e-fold in this time."""
+_SCALED_BUCKETS_MAX = 4
+"""A size that was never seen is taken to need more, with its bytes, but 16 times at most: small runs are mostly
+overhead."""
 _SLOW_START = 1.5
 """A worker that never ran the model is taken to be this much slower than those that did."""
+_REPLY_UNKNOWN_MIN_BYTES = 64 * 1024
+"""Small replies are copied below this size anyway."""
+_REPLY_UNKNOWN_MAX_BYTES = 4 << 20
+"""A reply as large as its request is common (one row out for one row in);
+beyond this a guess would starve the arena."""
 
 
 class TransportLine:  # mutable: learns
@@ -51,14 +61,14 @@ class TransportLine:  # mutable: learns
     def learn(self, nbytes: int, took_ms: float) -> None:
         """Takes in one round trip of `nbytes` both ways together."""
         self.samples += 1
-        mib = nbytes / _MIB
-        weight = max(_ALPHA, 1.0 / self.samples)
-        off_mib, off_ms = mib - self._mean_mib, took_ms - self._mean_ms
-        self._mean_mib += weight * off_mib
+        weight = _ALPHA if self.samples > 10 else 1.0 / self.samples
+        off_mib, off_ms = nbytes / _MIB - self._mean_mib, took_ms - self._mean_ms
+        step = weight * off_mib
+        self._mean_mib += step
         self._mean_ms += weight * off_ms
         keep = 1.0 - weight
-        self._variance = keep * (self._variance + weight * off_mib * off_mib)
-        self._covariance = keep * (self._covariance + weight * off_mib * off_ms)
+        self._variance = keep * (self._variance + step * off_mib)
+        self._covariance = keep * (self._covariance + step * off_ms)
 
     def predict_ms(self, nbytes: int) -> float:
         """What a round trip of `nbytes` should take."""
@@ -81,78 +91,97 @@ class _Mean:  # mutable: learns
 
     def learn(self, ms: float, now: float) -> None:
         self.samples += 1
-        self.ms += max(_ALPHA, 1.0 / self.samples) * (ms - self.ms)
+        self.ms += (_ALPHA if self.samples > 10 else 1.0 / self.samples) * (ms - self.ms)
         self.at_s = now
 
 
-def bucket_of(nbytes: int) -> int:
-    """The size bucket of a body: its power of two."""
-    return nbytes.bit_length()
+class Kind:  # mutable: learns
+    """Requests of one model and one size (a power of two of the body's bytes): what they cost over all workers.
+
+    `reply_bytes` is the largest reply seen lately: the slot that is leased for the next one must hold it. Too large
+    costs address space only, too small one more round trip, never a second run.
+    """
+
+    __slots__ = ("_family", "_mean", "bucket", "model", "reply_bytes")
+
+    def __init__(self, model: str, bucket: int, family: dict[int, Kind]) -> None:
+        self.model = model
+        self.bucket = bucket
+        self._family = family
+        self._mean = _Mean()
+        self.reply_bytes = min(max(_REPLY_UNKNOWN_MIN_BYTES, 1 << bucket), _REPLY_UNKNOWN_MAX_BYTES)
+
+    def learn(self, ms: float, reply_bytes: int, now: float) -> None:
+        """Takes in one run; the largest reply fades by a sixty-fourth with each smaller one."""
+        fading = self.reply_bytes - (self.reply_bytes >> 6) if self._mean.samples else 0
+        self.reply_bytes = max(fading, reply_bytes)
+        self._mean.learn(ms, now)
+
+    def usual_ms(self) -> float | None:
+        """The mean of all workers; from the nearest size of the model, scaled up with it, where this one is unknown."""
+        if self._mean.samples:
+            return self._mean.ms
+        known = [kind for kind in self._family.values() if kind._mean.samples]
+        if not known:
+            return None
+        nearest = min(known, key=lambda kind: (abs(kind.bucket - self.bucket), kind.bucket))
+        steps = min(max(0, self.bucket - nearest.bucket), _SCALED_BUCKETS_MAX)
+        return nearest._mean.ms * 2.0**steps
 
 
 class Work:  # mutable: learns
-    """Compute milliseconds per (model, size bucket) over all workers: what a worker is compared with."""
+    """The kinds of requests of one router."""
 
-    __slots__ = ("_buckets",)
+    __slots__ = ("_models",)
 
     def __init__(self) -> None:
-        self._buckets: dict[str, dict[int, _Mean]] = {}
+        self._models: dict[str, dict[int, Kind]] = {}
 
-    def learn(self, model: str, bucket: int, ms: float, now: float) -> None:
-        """Takes in one run."""
-        means = self._buckets.setdefault(model, {})
-        mean = means.get(bucket)
-        if mean is None:
-            mean = means[bucket] = _Mean()
-        mean.learn(ms, now)
-
-    def predict_ms(self, model: str, bucket: int) -> float | None:
-        """The mean of all workers; from the nearest size, scaled up with it, where this one is unknown."""
-        means = self._buckets.get(model)
-        if not means:
-            return None
-        mean = means.get(bucket)
-        if mean is not None:
-            return mean.ms
-        nearest = min(means, key=lambda known: (abs(known - bucket), known))
-        return means[nearest].ms * 2.0 ** max(0, bucket - nearest)
+    def kind(self, model: str, body_bytes: int) -> Kind:
+        """The kind of a request."""
+        family = self._models.get(model)
+        if family is None:
+            family = self._models[model] = {}
+        bucket = body_bytes.bit_length()
+        kind = family.get(bucket)
+        if kind is None:
+            kind = family[bucket] = Kind(model, bucket, family)
+        return kind
 
 
 class Speed:  # mutable: learns
-    """Compute milliseconds of one worker per (model, size bucket). `born_s`: since when it is known."""
+    """Compute milliseconds of one worker for each kind of request. `born_s`: since when it is known."""
 
-    __slots__ = ("_born_s", "_means", "_slowness", "_work")
+    __slots__ = ("_born_s", "_means", "_slowness")
 
-    def __init__(self, work: Work, born_s: float) -> None:
-        self._work = work
+    def __init__(self, born_s: float) -> None:
         self._born_s = born_s
-        self._means: dict[tuple[str, int], _Mean] = {}
+        self._means: dict[Kind, _Mean] = {}
         self._slowness: dict[str, _Mean] = {}
 
-    def learn(self, model: str, bucket: int, ms: float, now: float) -> None:
-        """Takes in one run on this worker."""
-        usual = self._work.predict_ms(model, bucket)
-        self._work.learn(model, bucket, ms, now)
-        mean = self._means.get((model, bucket))
+    def learn(self, kind: Kind, ms: float, now: float) -> None:
+        """Takes in one run on this worker, before its kind does: it is compared with all that went before."""
+        mean = self._means.get(kind)
         if mean is None:
-            mean = self._means[model, bucket] = _Mean()
+            mean = self._means[kind] = _Mean()
         mean.learn(ms, now)
+        usual = kind.usual_ms()
         if usual:
-            slowness = self._slowness.get(model)
+            slowness = self._slowness.get(kind.model)
             if slowness is None:
-                slowness = self._slowness[model] = _Mean()
+                slowness = self._slowness[kind.model] = _Mean()
             slowness.learn(ms / usual, now)
 
-    def known(self, model: str, bucket: int) -> bool:
+    def known(self, kind: Kind) -> bool:
         """Whether this worker ran such a request."""
-        return (model, bucket) in self._means
+        return kind in self._means
 
-    def predict_ms(self, model: str, bucket: int, now: float) -> float:
+    def predict_ms(self, kind: Kind, now: float) -> float:
         """What such a request should compute here."""
-        mean = self._means.get((model, bucket))
-        if mean is not None and now - mean.at_s < 1.0:
+        mean = self._means.get(kind)
+        if mean is not None and now - mean.at_s < _FRESH_S:
             return mean.ms
-        usual = self._work.predict_ms(model, bucket)
+        usual = kind.usual_ms()
         if mean is not None:
             if usual is None or usual >= mean.ms:
                 return mean.ms
@@ -161,5 +190,5 @@ class Speed:  # mutable: learns
         doubt = exp(-(now - self._born_s) / _PRIOR_FADES_S)
         if usual is None:
             return COMPUTE_PRIOR_MS * doubt
-        slowness = self._slowness.get(model)
+        slowness = self._slowness.get(kind.model)
         return usual * (slowness.ms if slowness is not None else 1.0 + (_SLOW_START - 1.0) * doubt)

@@ -2,12 +2,14 @@
 
 It carries out what the table orders: a `Dial` opens a link and tries again with doubling, jittered waits (tenacity's
 loop with our own seeded jitter) until it is open or nobody wants it; a `Drop` ends a link. Callers never wait for a
-dial: they are told of a worker when its link is open. This module decides nothing and sends no request.
-Read `router/client.py` next.
+dial: they are told of a worker when its link is open, and that it is gone at the moment its link knows. This module
+decides nothing and sends no request. Read `router/opening.py` next.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -29,17 +31,20 @@ if TYPE_CHECKING:
 
 
 class Background(Protocol):
-    """The background thread, as far as the router needs it."""
+    """The background thread, as far as this file needs it."""
 
-    def submit(self, coro: Coroutine[object, object, object]) -> Future[object]:
+    def submit(self, coroutine: Coroutine[object, object, None]) -> Future[None]:
         """Runs a coroutine on the loop; safe from any thread."""
 
 
 class Links:
-    """The links of one router."""
+    """The links of one router. `open_link` opens one, and calls its second argument when that link may have died."""
 
     def __init__(
-        self, core: Core, background: Background, open_link: Callable[[Instance], Awaitable[WorkerLink]]
+        self,
+        core: Core,
+        background: Background,
+        open_link: Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]],
     ) -> None:
         self._core = core
         self._background = background
@@ -51,6 +56,7 @@ class Links:
     def start(self, registry: Registry) -> None:
         """Begins to watch. The present list is dialled before it returns. Raises RegistryUnavailable."""
         self._watch = registry.watch(self._changed)
+        self._background.submit(self._supervise())
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         core = self._core
@@ -71,7 +77,8 @@ class Links:
         """Carries out what the table ordered; safe from any thread, never blocks."""
         for command in commands:
             if isinstance(command, Dial):
-                self._background.submit(self._dial(command.worker))
+                with suppress(OverspillError):  # the thread has ended: nobody wants a link any more
+                    self._background.submit(self._dial(command.worker))
             else:
                 command.link.abort("the router has no more use for it")
 
@@ -82,10 +89,11 @@ class Links:
             stop=lambda _: not self._wanted(worker),
             retry=retry_if_exception_type(OverspillError),
             before_sleep=lambda state: self._failed_once(worker, state),
+            sleep=asyncio.sleep,
             reraise=True,
         )
         try:
-            link: WorkerLink = await retrying(self._open_link, worker.instance)
+            link: WorkerLink = await retrying(self._open_link, worker.instance, lambda: self._look(worker))
         except OverspillError:
             self._answered(worker)
             return
@@ -101,10 +109,28 @@ class Links:
         if closed:
             link.abort("the router was closed while the link was opened")
         self.execute(commands)
+        self._look(worker)  # it may have died between its opening and now
+
+    def _look(self, worker: Worker) -> None:
+        """Takes a worker out whose link died, though no request of ours told so."""
+        commands: tuple[Command, ...] = ()
+        with self._core.lock:
+            link = worker.link
+            if link is not None and not link.alive and not self._core.closed:
+                commands = self._core.table.link_lost(worker, link)
+        self.execute(commands)
+
+    async def _supervise(self) -> None:
+        """Notes which nodes are silent: a pick must not ask each link for it."""
+        while not self._core.closed:
+            for worker in self._core.table.workers:
+                link = worker.link
+                worker.silent = link is not None and link.suspect
+            await asyncio.sleep(self._core.config.supervise_s)
 
     def _failed_once(self, worker: Worker, state: RetryCallState) -> None:
-        outcome = state.outcome
-        worker.trouble = str(outcome.exception()) if outcome is not None else ""
+        failure = state.outcome.exception() if state.outcome is not None else None
+        worker.trouble = str(failure) if failure is not None else ""
         self._answered(worker)
 
     def _answered(self, worker: Worker) -> None:

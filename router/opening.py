@@ -1,26 +1,31 @@
 """Puts one router together, and takes it apart: registry, links, the background thread, and the core between them.
 
 It is the only file that knows which real link is used. A router that is forgotten without `close` is taken apart by its
-finalizer, which may run inside the garbage collector while anybody holds any lock: it therefore only asks the
-background thread to do it. This module sends no request. Read `router/links.py` and `router/core.py` next.
+finalizer, which may run inside the garbage collector while anybody holds any lock: it therefore takes none, and only
+asks the background thread to do the work. This module sends no request. Read `router/links.py` and `router/core.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 import weakref
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from discovery.registry import open_registry
 from fabric.deadline import Deadline
+from fabric.link.link import Link
+from fabric.link.loop import LoopThread
+from fabric.memory.arena import Arena
 from router.config import RouterConfig
 from router.core import Core
 from router.links import Links
 
 if TYPE_CHECKING:
-    from fabric.link import LoopThread
+    from collections.abc import Awaitable, Callable
 
     from discovery.instance import Instance
     from router.workers import WorkerLink
@@ -31,22 +36,21 @@ class Opened:
 
     def __init__(self, core: Core, links: Links, background: LoopThread) -> None:
         self.core = core
-        self.links = links
         self.background = background
-        self._forgotten: weakref.finalize[[], object] | None = None
+        self._links = links
+        self._forgotten: weakref.finalize[..., object] | None = None
 
     def close_with(self, owner: object) -> None:
-        """Takes the router apart when `owner` is forgotten, or the process ends."""
+        """Takes the router apart when `owner` is forgotten."""
         self._forgotten = weakref.finalize(owner, self._forget)
 
     def close(self) -> None:
         """Takes no new request, lets running ones end, then ends links and thread. Safe to call twice."""
-        if self._forgotten is None or self._forgotten.detach() is None or self.core.forked:
+        if self.core.forked or self._forgotten is None or self._forgotten.detach() is None:
             return
-        core = self.core
-        self.links.end_watch()
-        core.close()
-        core.wait_idle(core.config.close_timeout_s)
+        self._links.end_watch()
+        self.core.close()
+        self.core.wait_idle(self.core.config.close_timeout_s)
         self._end_links()
         self.background.close()
 
@@ -54,33 +58,53 @@ class Opened:
         for worker in self.core.table.workers:
             if worker.link is not None:
                 worker.link.abort("the router was closed")
-        self.core.staging.close()
+        self.core.arena.close_fd()
 
     def _forget(self) -> None:
         if not self.core.forked:
-            self.background.close()
+            self.background.call_soon(self._take_apart)
+
+    def _take_apart(self) -> None:
+        self._links.end_watch()
+        self.core.close()
+        self._end_links()
+        self.background.close()
 
 
 def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Opened:
-    """Opens all parts, and waits `timeout_s` at most for the first links. Raises ConfigError, RegistryUnavailable,
+    """Opens all parts, and waits `timeout_s` at most for the first links. Raises ConfigError, RegistryUnavailable, and
     InvalidArgument for a `timeout_s` that is no time."""
-    from fabric.link import Link, LoopThread
-
     config = config or RouterConfig()
     end = Deadline.after(timeout_s, time.monotonic())
     registry = open_registry(url)
-    core = Core(secrets.randbits(64) or 1, config, Random(config.seed), time.monotonic)  # noqa: S311 - dice, no secret
+    # Address space, not memory: pages come when somebody stages there, or a large reply lands there over rpc.
+    arena = Arena.create(config.arena_bytes)
+    dice = Random(config.seed)  # noqa: S311 - hides nothing
+    core = Core(secrets.randbits(64) or 1, config, arena, dice, time.monotonic)
     background = LoopThread()
-
-    async def open_link(instance: Instance) -> WorkerLink:
-        deadline = Deadline.after(config.dial_timeout_s, time.monotonic())
-        return await Link.connect(instance, core.client_id, deadline, background)
-
-    links = Links(core, background, open_link)
+    links = Links(core, background, _opener(core, background))
     try:
         links.start(registry)
     except BaseException:  # whatever it was, the thread must not outlive it
         background.close()
+        arena.close_fd()
         raise
     links.wait_dialled(end.remaining_s(time.monotonic()))
     return Opened(core, links, background)
+
+
+def _opener(core: Core, background: LoopThread) -> Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]]:
+    link_config = replace(core.config.link, arena=core.arena, seed=core.rng.getrandbits(32))
+
+    def open_in_thread(instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
+        link = Link.connect(
+            instance, core.client_id, link_config, background, wait=True, on_change=lambda _: may_have_died()
+        )
+        if core.closed:  # whoever waited for it was cancelled
+            link.abort("the router was closed while the link was opened")
+        return link
+
+    async def open_link(instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
+        return await asyncio.to_thread(open_in_thread, instance, may_have_died)
+
+    return open_link

@@ -12,13 +12,14 @@ Read `router/dispatch.py` next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from router.price import Terms, price
 
 if TYPE_CHECKING:
     from random import Random
 
+    from router.learned import Kind
     from router.table import Offer
     from router.workers import Worker
 
@@ -26,8 +27,7 @@ _SAME_MS = 0.001
 """Prices closer than a microsecond are equal: no measurement is better than that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
+class Picked(NamedTuple):  # made for each request: a named tuple costs half of a frozen dataclass
     """The worker of an attempt, and why it. `excluded` tells who was left out: (worker, reason)."""
 
     worker: Worker
@@ -50,12 +50,14 @@ class Nobody:
 
 
 def pick(
-    offer: Offer, model: str, bucket: int, nbytes: int, avoid: tuple[str, ...], sample: int, rng: Random, now: float
+    offer: Offer, kind: Kind, nbytes: int, avoid: tuple[str, ...], sample: int, rng: Random, now: float
 ) -> Picked | Nobody:
-    """Picks among `offer`, with at most `sample` remote candidates. `avoid`: workers that failed this request."""
+    """Picks among `offer`, with at most `sample` remote candidates, for a request of this kind; its body and reply take
+    `nbytes` together. `avoid`: workers that failed this request."""
     excluded: list[tuple[str, str]] = []
     usable = [worker for worker in offer.local if _usable(worker, avoid, excluded, now)]
-    usable += _sampled(offer.remote, avoid, sample, excluded, rng, now)
+    if offer.remote:
+        usable += _sampled(offer.remote, avoid, sample, excluded, rng, now)
     last_resort = False
     if not usable:
         everyone = (*offer.local, *offer.remote)
@@ -66,9 +68,10 @@ def pick(
             last_resort = True
     if not usable:
         return Nobody(tuple(excluded))
-    best, terms, ties = usable[0], _price(usable[0], model, bucket, nbytes, now), 1
+    best = usable[0]
+    terms, ties = price(best.line(), best.ahead, best.speed, kind, nbytes, now), 1
     for worker in usable[1:]:
-        other = _price(worker, model, bucket, nbytes, now)
+        other = price(worker.line(), worker.ahead, worker.speed, kind, nbytes, now)
         if other[0] < terms[0] - _SAME_MS:
             best, terms, ties = worker, other, 1
         elif other[0] < terms[0] + _SAME_MS:
@@ -76,10 +79,6 @@ def pick(
             if rng.random() * ties < 1.0:  # each of n equal ones wins with 1/n
                 best, terms = worker, other
     return Picked(best, terms, len(usable), tuple(excluded), last_resort)
-
-
-def _price(worker: Worker, model: str, bucket: int, nbytes: int, now: float) -> Terms:
-    return price(worker.line(), worker.ahead, worker.speed, model, bucket, nbytes, now)
 
 
 def _usable(worker: Worker, avoid: tuple[str, ...], excluded: list[tuple[str, str]], now: float) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.learned import Speed, TransportLine
+    from router.learned import Kind, Speed, TransportLine
     from router.load import WorkAhead
 
 Terms = tuple[float, float, float, float, float]
@@ -47,12 +47,10 @@ class Price:
         return self.transport_ms + self.queue_ms + self.unseen_ms + self.compute_ms
 
 
-def price(
-    line: TransportLine, ahead: WorkAhead, speed: Speed, model: str, bucket: int, nbytes: int, now: float
-) -> Terms:
-    """Prices one worker for a request of `model` whose body and reply take `nbytes` together."""
+def price(line: TransportLine, ahead: WorkAhead, speed: Speed, kind: Kind, nbytes: int, now: float) -> Terms:
+    """Prices one worker for a request of this kind whose body and reply take `nbytes` together."""
     transport_ms = line.predict_ms(nbytes)
     queue_ms = ahead.queue_ms(now)
     unseen_ms = ahead.unseen_ms()
-    compute_ms = speed.predict_ms(model, bucket, now)
+    compute_ms = speed.predict_ms(kind, now)
     return transport_ms + queue_ms + unseen_ms + compute_ms, transport_ms, queue_ms, unseen_ms, compute_ms

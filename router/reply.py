@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fabric.errors import InvalidArgument
 from fabric.memory.lease import Lease, tensors
-from router.price import Price, Terms
+from router.price import Price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from fabric.message import RequestId
     from fabric.transport import Answer
+    from router.dispatch import Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,15 @@ class Trace:
 class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
     """Outputs by name, as read-only numpy arrays; `with` closes it. BYTES outputs are object arrays of bytes."""
 
-    __slots__ = ("__weakref__", "_answer", "_arrays", "_facts", "_trace")
+    __slots__ = ("__weakref__", "_answer", "_arrays", "_attempts", "_id", "_picked", "_round_trip_ms", "_trace")
 
-    def __init__(self, answer: Answer, facts: TraceFacts) -> None:
+    def __init__(self, answer: Answer, attempt: Attempt, attempts: int) -> None:
         self._answer: Answer | None = answer
-        self._facts = facts
+        # Not the attempt itself: it holds the inputs, whose memory may go back before the reply's does.
+        self._id = attempt.call.id
+        self._picked = attempt.picked
+        self._round_trip_ms = attempt.round_trip_ms
+        self._attempts = attempts
         self._arrays: dict[str, np.ndarray[Any, Any]] | None = None
         self._trace: Trace | None = None
 
@@ -61,12 +65,15 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
     def trace(self) -> Trace:
         """How this reply came to be; it can be read after `close` too."""
         if self._trace is None:
-            self._trace = self._facts.trace()
+            assert self._answer is not None, "close keeps the trace"
+            self._trace = self._make_trace(self._answer)
         return self._trace
 
     def close(self) -> None:
         """Lets go of the outputs. Their memory goes back now, or when the last array that was taken from it is gone."""
-        self._answer = self._arrays = None
+        if self._answer is not None:
+            _ = self.trace
+            self._answer = self._arrays = None
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         arrays = self._opened()
@@ -90,6 +97,22 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
             self._arrays = {spec.name: array for spec, array in zip(layout.specs, tensors(view, layout), strict=True)}
         return self._arrays
 
+    def _make_trace(self, answer: Answer) -> Trace:
+        queue_ms, compute_ms = answer.queue_us / 1000.0, answer.compute_us / 1000.0
+        return Trace(
+            request_id=str(self._id),
+            worker=self._picked.worker.name,
+            wire=answer.wire.value,
+            lane=answer.lane,
+            attempts=self._attempts,
+            queue_ms=queue_ms,
+            compute_ms=compute_ms,
+            transport_ms=max(0.0, self._round_trip_ms - queue_ms - compute_ms),
+            generation=answer.generation,
+            price=Price.of(self._picked.terms),
+            candidates=self._picked.candidates,
+        )
+
     def __enter__(self) -> Self:
         return self
 
@@ -102,43 +125,7 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
         if self._answer is None:
             return "<Reply, closed>"
         outputs = (f"{spec.name} {spec.dtype.name}{list(spec.shape)}" for spec in self._answer.layout.specs)
-        return f"<Reply of {', '.join(outputs)} from {self._facts.worker}>"
-
-
-class TraceFacts:  # mutable: no, but built for each reply, and a frozen dataclass costs 1 µs more
-    """What a trace is made of, kept until somebody asks."""
-
-    __slots__ = ("answer", "attempts", "candidates", "id", "round_trip_ms", "terms", "worker")
-
-    def __init__(
-        self, id_: RequestId, worker: str, answer: Answer, attempts: int, round_trip_ms: float, terms: Terms, of: int
-    ) -> None:
-        self.id = id_
-        self.worker = worker
-        # Only numbers of it are kept: the memory belongs to the reply, which may be closed before.
-        self.answer = (answer.wire, answer.lane, answer.queue_us, answer.compute_us, answer.generation)
-        self.attempts = attempts
-        self.round_trip_ms = round_trip_ms
-        self.terms = terms
-        self.candidates = of
-
-    def trace(self) -> Trace:
-        """The trace."""
-        wire, lane, queue_us, compute_us, generation = self.answer
-        queue_ms, compute_ms = queue_us / 1000.0, compute_us / 1000.0
-        return Trace(
-            request_id=str(self.id),
-            worker=self.worker,
-            wire=wire.value,
-            lane=lane,
-            attempts=self.attempts,
-            queue_ms=queue_ms,
-            compute_ms=compute_ms,
-            transport_ms=max(0.0, self.round_trip_ms - queue_ms - compute_ms),
-            generation=generation,
-            price=Price.of(self.terms),
-            candidates=self.candidates,
-        )
+        return f"<Reply of {', '.join(outputs)} from {self._picked.worker.name}>"
 
 
 class Holdings:  # mutable: what replies hold of each arena

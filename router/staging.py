@@ -9,7 +9,6 @@ Read `router/core.py` next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,6 @@ import numpy as np
 from fabric.dtypes import DType, dtype_of
 from fabric.errors import ResourceExhausted
 from fabric.layout import Layout, TensorSpec, layout_of
-from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, small_body, tensors_of, write_tensors
 from router.inputs import check
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from discovery.instance import ModelFacts
+    from fabric.memory.arena import Arena
 
 _PLANS_MAX = 1024
 """Shapes that are remembered; a caller whose every request has another shape plans each, which costs about 10 µs."""
@@ -42,17 +41,16 @@ class _Plan:
     paddings: tuple[bytes, ...]
 
 
-class Staging:  # mutable: remembers plans, owns an arena where no node gives one
-    """Stages the inputs of one router. `shared_arena` gives the arena of a local node, or None."""
+class Staging:  # mutable: remembers plans
+    """Stages the inputs of one router. `shared_arena` gives the arena of a local node, or None; then `own` is used.
+    `holders` tells who holds memory, for the error of a full arena."""
 
-    __slots__ = ("_arena_bytes", "_lock", "_own", "_plans", "_shared_arena", "holders")
+    __slots__ = ("_holders", "_own", "_plans", "_shared_arena")
 
-    def __init__(self, arena_bytes: int, shared_arena: Callable[[], Arena | None], holders: Callable[[], str]) -> None:
-        self._arena_bytes = arena_bytes
+    def __init__(self, own: Arena, shared_arena: Callable[[], Arena | None], holders: Callable[[], str]) -> None:
+        self._own = own
         self._shared_arena = shared_arena
-        self.holders = holders
-        self._own: Arena | None = None
-        self._lock = Lock()
+        self._holders = holders
         self._plans: dict[_PlanKey, _Plan] = {}
 
     def stage(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
@@ -118,24 +116,8 @@ class Staging:  # mutable: remembers plans, owns an arena where no node gives on
 
     def lease(self, nbytes: int) -> Lease:
         """Memory for a body, where the nearest node can reach it. Raises ResourceExhausted, naming who holds it."""
-        arena = self._shared_arena()
-        if arena is None:
-            arena = self._own_arena()
         try:
-            return Lease.of(arena, nbytes)
+            return Lease.of(self._shared_arena() or self._own, nbytes)
         except ResourceExhausted as error:
-            held = self.holders()
+            held = self._holders()
             raise ResourceExhausted(f"{error}{'; ' + held if held else ''}") from None
-
-    def _own_arena(self) -> Arena:
-        with self._lock:
-            if self._own is None:
-                self._own = Arena.create(self._arena_bytes)
-            return self._own
-
-    def close(self) -> None:
-        """Lets go of the own arena; its memory stays while a view of it is alive."""
-        with self._lock:
-            if self._own is not None:
-                self._own.close_fd()
-                self._own = None

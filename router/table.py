@@ -61,7 +61,7 @@ class Table:  # mutable: the workers that are known
     def __init__(self, config: RouterConfig) -> None:
         self._config = config
         self._workers: dict[Key, Worker] = {}
-        self._offers: dict[str, Offer] = {}
+        self.offers: dict[str, Offer] = {}
         self.work = Work()
 
     @property
@@ -80,7 +80,7 @@ class Table:  # mutable: the workers that are known
                 if worker is not None and worker.state is not State.UNLISTED:
                     worker.unlisted()
                     commands += self._sweep(worker)
-        self._offers.clear()
+        self.offers.clear()
         return tuple(commands)
 
     def _insert(self, instance: Instance, now: float) -> list[Command]:
@@ -88,7 +88,7 @@ class Table:  # mutable: the workers that are known
         if worker is not None:
             worker.listed(instance)
             return []
-        worker = self._workers[instance.key] = Worker(instance, self._config, self.work, now)
+        worker = self._workers[instance.key] = Worker(instance, self._config, now)
         return [Dial(worker)]
 
     def link_up(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
@@ -96,7 +96,7 @@ class Table:  # mutable: the workers that are known
         if worker.state is not State.PENDING:
             return (Drop(link),)
         worker.linked(link)
-        self._offers.clear()
+        self.offers.clear()
         return ()
 
     def link_lost(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
@@ -104,7 +104,7 @@ class Table:  # mutable: the workers that are known
         if worker.link is not link:
             return ()
         worker.link_lost()
-        self._offers.clear()
+        self.offers.clear()
         if worker.state is State.PENDING:
             return Drop(link), Dial(worker)
         return Drop(link), *self._sweep(worker)
@@ -121,10 +121,10 @@ class Table:  # mutable: the workers that are known
 
     def offer(self, model: str) -> Offer:
         """Who offers the model. Raises UnknownModel, or Unavailable when nobody is there at all."""
-        found = self._offers.get(model)
+        found = self.offers.get(model)
         if found is None:
             found = self._make(model)
-            self._offers[model] = found
+            self.offers[model] = found
         return found
 
     def _make(self, model: str) -> Offer:

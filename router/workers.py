@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 from discovery.instance import Readiness
 from fabric.errors import IllegalTransition
 from fabric.transport import WireName
-from router.learned import Speed, TransportLine, Work
+from router.learned import Speed, TransportLine
 from router.load import WorkAhead
 
 if TYPE_CHECKING:
@@ -46,12 +46,16 @@ class WorkerLink(Protocol):
     """What the router needs of a link: all wires to one node."""
 
     @property
-    def wire(self) -> WireName:
-        """The wire that carries new calls now."""
+    def wire(self) -> WireName | None:
+        """The wire that carries new calls now; None while it changes."""
 
     @property
-    def peer(self) -> PeerFacts:
+    def peer(self) -> PeerFacts | None:
         """What the node said of itself."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the node is silent, though nothing says that it is gone."""
 
     @property
     def arena(self) -> Arena | None:
@@ -137,13 +141,14 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         "lines",
         "link",
         "name",
+        "silent",
         "speed",
         "state",
         "story",
         "trouble",
     )
 
-    def __init__(self, instance: Instance, config: RouterConfig, work: Work, now: float) -> None:
+    def __init__(self, instance: Instance, config: RouterConfig, now: float) -> None:
         self.instance = instance
         self.name = instance.node_id
         self.state = State.PENDING
@@ -153,9 +158,10 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self.lines: dict[WireName, TransportLine] = {}
         self._wire = WireName.RPC
         self._line: TransportLine | None = None
-        self.speed = Speed(work, now)
+        self.speed = Speed(now)
         self.story: list[str] = []
         self.trouble = ""
+        self.silent = False
         self.ejected_until_s = 0.0
         self._config = config
         self._eject_s = config.eject_first_s
@@ -170,7 +176,8 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
 
     def line(self) -> TransportLine:
         """What is known of the wire that carries new calls now; only asked while there is a link."""
-        return self.line_of(self.link.wire if self.link is not None else WireName.RPC)
+        wire = self.link.wire if self.link is not None else None
+        return self.line_of(wire if wire is not None else self._wire)
 
     def line_of(self, wire: WireName) -> TransportLine:
         """What is known of a wire to it."""
@@ -186,6 +193,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         """Its link is dead: no new work from now on."""
         self._go(Event.LINK_LOST)
         self.link = None
+        self.silent = False
 
     def answered(self) -> None:
         """It answered a request, with a reply or with an error of the request's own making."""
@@ -219,18 +227,20 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
 
     def why_not(self, now: float) -> str:
         """Why it should get no new work now; empty if it should. An ejection that is over ends here."""
-        if self.state is State.EJECTED and now >= self.ejected_until_s:
-            self._go(Event.TIME_OVER)
-        if self.state is State.PROBATION and self.ahead.out:
-            return "on probation with a request out"
-        if self.state is not State.READY and self.state is not State.PROBATION:
-            return f"{self.state.value} ({self.trouble})" if self.trouble else str(self.state.value)
+        if self.state is not State.READY:
+            if self.state is State.EJECTED and now >= self.ejected_until_s:
+                self._go(Event.TIME_OVER)
+            if self.state is not State.PROBATION:
+                return f"{self.state.value} ({self.trouble})" if self.trouble else str(self.state.value)
+            if self.ahead.out:
+                return "on probation with a request out"
         readiness = self.instance.readiness
         if readiness is Readiness.DRAINING or readiness is Readiness.STARTING:
             return str(readiness.value)
-        if self.link is None or not self.link.alive:
+        link = self.link
+        if link is None or (link.wire is None and not link.alive):  # in this order: a wire in use is cheap to ask for
             return "link lost"
-        return ""
+        return "silent" if self.silent else ""
 
     @property
     def can_carry(self) -> bool:

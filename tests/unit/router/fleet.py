@@ -14,23 +14,24 @@ import numpy as np
 from discovery.instance import Insert, Instance, ModelFacts, Readiness, Remove, TensorFacts
 from fabric.deadline import Deadline
 from fabric.frame import Load
+from fabric.memory.arena import Arena
 from fabric.message import Body, small_body, tensors_of
 from fabric.transport import Answer, PeerFacts, WireName
 from router.config import RouterConfig
-from router.core import Core, Send, Wait
+from router.core import Core, Wait
+from router.dispatch import Attempt
 from router.table import Dial
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from fabric.errors import OverspillError
-    from fabric.memory.arena import Arena
     from fabric.transport import Call
     from router.reply import Reply
     from router.table import Command
     from router.workers import Worker
 
-    Life = Generator[Send | Wait, Answer | OverspillError | None, Reply]
+    Life = Generator[Attempt | Wait, Answer | OverspillError | None, Reply]
 
 
 def facts(name: str, *inputs: TensorFacts, idempotent: bool = True, refused: str = "") -> ModelFacts:
@@ -41,15 +42,24 @@ PLAN = facts("plan", TensorFacts("x", "FP32", (-1, 4)), TensorFacts("n", "INT32"
 LEDGER = facts("ledger", TensorFacts("line", "BYTES", (1,)), idempotent=False)
 
 
+_ARENA = Arena.create(1 << 20)
+"""One for all tests: a mapping is only let go when the garbage collector comes by."""
+
+
 class NamedLink:
     """A link that is a name, a wire and a pulse."""
 
     def __init__(self, node_id: str, wire: WireName = WireName.RPC, arena: Arena | None = None) -> None:
-        self.wire = wire
+        self._wire = wire
         self.peer = PeerFacts(node_id, 1, 1)
         self.arena = arena
         self.alive = True
+        self.suspect = False
         self.ended = ""
+
+    @property
+    def wire(self) -> WireName | None:
+        return self._wire if self.alive else None
 
     def call(self, call: Call, deadline: Deadline) -> Answer:
         raise AssertionError("a test answers for the node")
@@ -85,7 +95,7 @@ class Fleet:
 
     def __init__(self, *names: str, config: RouterConfig | None = None, local: tuple[str, ...] = ()) -> None:
         self.now = 100.0
-        self.core = Core(7, config or RouterConfig(seed=1), Random(1), lambda: self.now)
+        self.core = Core(7, config or RouterConfig(seed=1), _ARENA, Random(1), lambda: self.now)
         self.commands: list[Command] = []
         self.core.execute_with(self.commands.extend)
         for name in names:
@@ -114,11 +124,11 @@ class Fleet:
         idempotent = self.core.table.offer(model).idempotent
         return self.core.life(model, body(rows), Deadline(self.now + timeout_s), 0, idempotent)
 
-    def send(self, life: Life, outcome: Answer | OverspillError | None = None) -> Send:
+    def send(self, life: Life, outcome: Answer | OverspillError | None = None) -> Attempt:
         """Goes on until the next dispatch, and lets waits pass."""
         while True:
             step = life.send(outcome)
-            if isinstance(step, Send):
+            if isinstance(step, Attempt):
                 return step
             self.now += step.delay_s
             outcome = None
@@ -139,5 +149,5 @@ class Fleet:
             assert (worker.ahead.out, worker.ahead.unseen, worker.ahead.unseen_ms()) == (0, 0, 0.0)
 
 
-def name_of(step: Send) -> str:
+def name_of(step: Attempt) -> str:
     return step.link.peer.node_id

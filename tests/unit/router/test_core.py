@@ -13,7 +13,8 @@ from fabric.errors import Fate
 from fabric.frame import Load
 from fabric.transport import WireName
 from router.config import RouterConfig
-from router.core import Send, Wait
+from router.core import Wait
+from router.dispatch import Attempt
 from router.table import Dial, Drop
 from router.workers import State
 from tests.unit.router.fleet import LEDGER, Fleet, answer, facts, instance, name_of
@@ -186,7 +187,7 @@ def test_a_thousand_losses_at_once_retry_in_line_and_never_more_than_the_budget(
     for _ in range(400):
         for life, step in list(waiting.items()):
             assert fleet.core.budget.retrying <= 203
-            if isinstance(step, Send):
+            if isinstance(step, Attempt):
                 fleet.finish(life, answer())
                 out.append(life)
                 del waiting[life]
@@ -217,7 +218,7 @@ def test_a_thousand_refusals_at_once_get_two_hundred_and_three_retries() -> None
 def test_a_thousand_random_ends_leave_nothing_counted(seed: int) -> None:
     """Cancelled at any step, answered, lost or refused: every count is zero afterwards, and every number was acked."""
     rng, fleet = Random(seed), Fleet("a", "b", "c", local=("a",))
-    live: list[tuple[object, Send | Wait]] = []
+    live: list[tuple[object, Attempt | Wait]] = []
     begun, sequence = 0, 0
     outcomes = [
         errors.NodeLost("lost"),
@@ -239,7 +240,7 @@ def test_a_thousand_random_ends_leave_nothing_counted(seed: int) -> None:
             continue
         sequence += 1
         outcome = None
-        if isinstance(step, Send):
+        if isinstance(step, Attempt):
             report = Load(sequence, rng.randrange(begun), rng.randrange(90_000), 2)
             outcome = answer(report) if rng.random() < 0.6 else rng.choice(outcomes)
         try:

@@ -23,7 +23,7 @@ SIZED = facts("plan", *FACTS.inputs[:2])
 
 
 def staging(arena: Arena | None = None) -> Staging:
-    return Staging(1 << 23, lambda: arena, lambda: "replies of plan hold 4096 bytes")
+    return Staging(Arena.create(1 << 23), lambda: arena, lambda: "replies of plan hold 4096 bytes")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric.transport import WireName
-from router.learned import COMPUTE_PRIOR_MS, Speed, TransportLine, Work, bucket_of
-from router.sizes import ReplySizes
+from router.learned import COMPUTE_PRIOR_MS, Kind, Speed, TransportLine, Work
 
 MIB = 1 << 20
 
@@ -50,53 +49,66 @@ def test_a_prediction_is_never_below_zero(samples: list[tuple[int, float]], aske
 
 
 def test_unknown_is_not_zero_and_fades_until_somebody_tries() -> None:
-    speed = Speed(Work(), 0.0)
-    first = speed.predict_ms("m", 10, 0.0)
+    kind, speed = Work().kind("m", 1000), Speed(0.0)
+    first = speed.predict_ms(kind, 0.0)
     assert first == COMPUTE_PRIOR_MS
-    assert first > speed.predict_ms("m", 10, 2.0) > speed.predict_ms("m", 10, 20.0) >= 0.0
+    assert first > speed.predict_ms(kind, 2.0) > speed.predict_ms(kind, 20.0) >= 0.0
+
+
+def learn(speed: Speed, kind: Kind, ms: float, now: float = 0.0) -> None:
+    speed.learn(kind, ms, now)
+    kind.learn(ms, 100, now)
 
 
 def test_a_worker_that_never_ran_the_model_is_judged_by_those_that_did() -> None:
-    work = Work()
-    known, fresh = Speed(work, 0.0), Speed(work, 0.0)
-    known.learn("m", 10, 8.0, 0.0)
-    assert fresh.predict_ms("m", 10, 0.0) == pytest.approx(12.0)
-    assert fresh.predict_ms("m", 10, 30.0) == pytest.approx(8.0, rel=0.01)
-    assert fresh.predict_ms("m", 12, 30.0) == pytest.approx(32.0, rel=0.01), "four times the size"
-    assert fresh.predict_ms("m", 8, 30.0) == pytest.approx(8.0, rel=0.01), "never less for a smaller one"
+    work, known, fresh = Work(), Speed(0.0), Speed(0.0)
+    kind = work.kind("m", 1000)
+    learn(known, kind, 8.0)
+    assert fresh.predict_ms(kind, 0.0) == pytest.approx(12.0)
+    assert fresh.predict_ms(kind, 30.0) == pytest.approx(8.0, rel=0.01)
+    assert fresh.predict_ms(work.kind("m", 4000), 30.0) == pytest.approx(32.0, rel=0.01), "four times the size"
+    assert fresh.predict_ms(work.kind("m", 1 << 30), 30.0) == pytest.approx(128.0, rel=0.01), "16 times at most"
+    assert fresh.predict_ms(work.kind("m", 10), 30.0) == pytest.approx(8.0, rel=0.01), "never less for a smaller one"
+    assert fresh.predict_ms(work.kind("other", 1000), 0.0) == COMPUTE_PRIOR_MS
 
 
 def test_a_slow_worker_is_slow_at_sizes_it_never_ran() -> None:
-    work = Work()
-    fast, slow = Speed(work, 0.0), Speed(work, 0.0)
+    work, fast, slow = Work(), Speed(0.0), Speed(0.0)
+    kind, larger = work.kind("m", 1000), work.kind("m", 4000)
     for _ in range(50):
-        fast.learn("m", 10, 1.0, 0.0)
-        slow.learn("m", 10, 10.0, 0.0)
-    fast.learn("m", 12, 4.0, 0.0)
-    assert slow.predict_ms("m", 12, 0.0) > 1.4 * fast.predict_ms("m", 12, 0.0)
+        learn(fast, kind, 1.0)
+        learn(slow, kind, 10.0)
+    learn(fast, larger, 4.0)
+    assert slow.predict_ms(larger, 0.0) > 1.4 * fast.predict_ms(larger, 0.0)
 
 
 def test_one_slow_answer_does_not_bar_a_worker_for_ever() -> None:
-    work = Work()
-    usual, unlucky = Speed(work, 0.0), Speed(work, 0.0)
-    unlucky.learn("m", 10, 900.0, 0.0)  # compiled something
+    kind, usual, unlucky = Work().kind("m", 1000), Speed(0.0), Speed(0.0)
+    learn(unlucky, kind, 900.0)  # compiled something
     for _ in range(100):
-        usual.learn("m", 10, 1.0, 1.0)
-    assert unlucky.predict_ms("m", 10, 1.0) > 800.0
-    assert unlucky.predict_ms("m", 10, 300.0) < 2.0
+        learn(usual, kind, 1.0, 1.0)
+    assert unlucky.predict_ms(kind, 1.0) > 800.0
+    assert unlucky.predict_ms(kind, 300.0) < 2.0
 
 
-def test_buckets_are_powers_of_two() -> None:
-    assert [bucket_of(n) for n in (0, 1, 2, 3, 4, 1023, 1024)] == [0, 1, 2, 2, 3, 10, 11]
+def test_kinds_are_powers_of_two() -> None:
+    work = Work()
+    assert [work.kind("m", n).bucket for n in (0, 1, 2, 3, 4, 1023, 1024)] == [0, 1, 2, 2, 3, 10, 11]
+    assert work.kind("m", 1000) is work.kind("m", 900)
+    assert work.kind("m", 1000) is not work.kind("n", 1000)
 
 
 def test_the_guess_of_a_reply_is_the_largest_seen_lately() -> None:
-    sizes = ReplySizes()
-    assert sizes.guess("m", 4, 10) == 64 * 1024
-    assert sizes.guess("m", 24, 16 * MIB) == 4 * MIB
-    sizes.learn("m", 4, 100_000)
-    sizes.learn("m", 4, 10)
-    assert 98_000 < sizes.guess("m", 4, 10) < 100_000
+    work = Work()
+    kind = work.kind("m", 10)
+    assert kind.reply_bytes == 64 * 1024
+    assert work.kind("m", 16 * MIB).reply_bytes == 4 * MIB
+    kind.learn(1.0, 100_000, 0.0)
+    kind.learn(1.0, 10, 0.0)
+    assert 98_000 < kind.reply_bytes < 100_000
     for _ in range(1000):
-        sizes.learn("m", 4, 10)
-    assert sizes.guess("m", 4, 10) < 100
+        kind.learn(1.0, 10, 0.0)
+    assert kind.reply_bytes < 100
+    fresh = work.kind("n", 10)
+    fresh.learn(1.0, 10, 0.0)
+    assert fresh.reply_bytes == 10, "what was only guessed does not linger"

@@ -15,7 +15,7 @@ from tests.unit.router.fleet import Fleet, instance
 
 
 def picked(fleet: Fleet, rng: Random, avoid: tuple[str, ...] = (), sample: int = 5) -> Picked:
-    found = pick(fleet.core.offer("plan"), "plan", 6, 64, avoid, sample, rng, fleet.now)
+    found = pick(fleet.core.offer("plan"), fleet.core.table.work.kind("plan", 32), 64, avoid, sample, rng, fleet.now)
     assert isinstance(found, Picked)
     return found
 
@@ -77,7 +77,7 @@ def test_nobody_says_why_worker_by_worker() -> None:
     fleet = Fleet("a", "b")
     fleet.worker("a").link_lost()
     fleet.worker("b").link.alive = False  # type: ignore[union-attr, misc]
-    found = pick(fleet.core.offer("plan"), "plan", 6, 64, (), 5, Random(1), fleet.now)
+    found = pick(fleet.core.offer("plan"), fleet.core.table.work.kind("plan", 32), 64, (), 5, Random(1), fleet.now)
     assert isinstance(found, Nobody)
     assert set(found.excluded) == {("a", "pending"), ("b", "link lost")}
 

@@ -16,12 +16,13 @@ from tests.unit.router.fleet import PLAN, Fleet, NamedLink, facts, instance
 def test_a_new_node_is_dialled_once_and_repeats_change_nothing_that_was_learned() -> None:
     fleet = Fleet("a")
     worker = fleet.worker("a")
-    worker.speed.learn("plan", 6, 3.0, fleet.now)
+    kind = fleet.core.table.work.kind("plan", 32)
+    worker.speed.learn(kind, 3.0, fleet.now)
     for _ in range(1000):
         assert fleet.core.table.changed((Insert(instance("a")),), fleet.now) == ()
     assert fleet.worker("a") is worker
     assert worker.state is State.READY
-    assert worker.speed.known("plan", 6)
+    assert worker.speed.known(kind)
 
 
 def test_another_life_of_a_node_is_another_worker() -> None:

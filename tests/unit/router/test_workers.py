@@ -8,7 +8,6 @@ from discovery.instance import Readiness
 from fabric.errors import IllegalTransition
 from fabric.transport import WireName
 from router.config import RouterConfig
-from router.learned import Work
 from router.workers import EDGES, Event, State, Worker
 from tests.unit.router.fleet import Fleet, NamedLink, instance
 
@@ -16,7 +15,7 @@ CONFIG = RouterConfig(eject_after=3, eject_first_s=1.0, eject_max_s=3.0)
 
 
 def ready() -> Worker:
-    worker = Worker(instance("a"), CONFIG, Work(), 0.0)
+    worker = Worker(instance("a"), CONFIG, 0.0)
     worker.linked(NamedLink("a"))
     return worker
 
