@@ -100,6 +100,34 @@ def late_at_least(stops: Ints, par: Ints, near: Ints, pickups: Ints, phases: Int
     return total
 
 
+@kernel
+def open_search(
+    legs: Legs, stops: Ints, par: Ints, pickups: Ints, n: int, near: Ints, least: Ints, phases: Ints, listed: Ints
+) -> tuple[int, int, int]:
+    """Fill the tables of the lower bound. Returns (stops to serve, least metres to go, least seconds to go)."""
+    count = list_stops(par, pickups, n, listed)
+    shortest_times(legs, listed, count, near)
+    least_legs(legs, listed, count, least)
+    m, metres, seconds = 0, 0, 0
+    for o in range(n):
+        phases[o] = 0 if pickups[o] > 0 else 1
+        m += 2 - phases[o]
+    for b in range(1, count):
+        v = listed[b]
+        metres += least[v, 1]
+        seconds += least[v, 0] + stops[v, SERVICE]
+    return m, metres, seconds
+
+
+@kernel
+def next_stop(phases: Ints, n: int, tried: int) -> int:
+    """Return the smallest stop code above `tried` that may come now, or 0."""
+    for code in range(tried + 1, 2 * n + 1):
+        if phases[(code - 1) // 2] == (code - 1) % 2:
+            return code
+    return 0
+
+
 @jit
 def branch_and_bound(
     legs: Legs, stops: Ints, par: Ints, pickups: Ints, n: int, nodes_max: int, best: Ints, bound: int
@@ -110,46 +138,27 @@ def branch_and_bound(
     found, and finished is False where nodes_max ended the search. Under hard windows only routes without violation
     count.
     """
-    listed = np.zeros(STRIDE, np.int64)
-    near = np.zeros((STRIDE, STRIDE), np.int64)
-    least = np.zeros((STRIDE, 2), np.int64)
-    count = list_stops(par, pickups, n, listed)
-    shortest_times(legs, listed, count, near)
-    least_legs(legs, listed, count, least)
-    phases = np.zeros(n, np.int64)
-    m, metres_left, seconds_left = 0, 0, 0
-    for o in range(n):
-        phases[o] = 0 if pickups[o] > 0 else 1
-        m += 2 - phases[o]
-    for b in range(1, count):
-        v = listed[b]
-        metres_left += least[v, 1]
-        seconds_left += least[v, 0] + stops[v, SERVICE]
-    seq = np.zeros(STOPS_MAX + 1, np.int64)
-    tried = np.zeros(STOPS_MAX + 1, np.int64)
+    listed, phases = np.zeros(STRIDE, np.int64), np.zeros(n, np.int64)
+    near, least = np.zeros((STRIDE, STRIDE), np.int64), np.zeros((STRIDE, 2), np.int64)
+    m, metres, seconds = open_search(legs, stops, par, pickups, n, near, least, phases, listed)
+    seq, tried = np.zeros(STOPS_MAX + 1, np.int64), np.zeros(STOPS_MAX + 1, np.int64)
     state = np.zeros((STOPS_MAX + 1, 3), np.int64)  # after k stops: leave time, load, cost
     state[0, 0], state[0, 1] = par[START], par[LOAD_START]
     depth, nodes = 0, 0
-    if state[0, 1] > par[CAPACITY]:
-        return bound, True
     while depth >= 0:
-        u = seq[depth - 1] if depth > 0 else 0
-        v = 0
-        for code in range(tried[depth] + 1, 2 * n + 1):
-            if phases[(code - 1) // 2] == (code - 1) % 2:
-                v = code
-                break
-        if v == 0:
+        v = next_stop(phases, n, tried[depth])
+        if v == 0:  # all tried: take back the stop that led here
             depth -= 1
             if depth >= 0:
-                phases[(seq[depth] - 1) // 2] -= 1
-                metres_left += least[seq[depth], 1]
-                seconds_left += least[seq[depth], 0] + stops[seq[depth], SERVICE]
+                v = seq[depth]
+                phases[(v - 1) // 2] -= 1
+                metres, seconds = metres + least[v, 1], seconds + least[v, 0] + stops[v, SERVICE]
             continue
         tried[depth] = v
         nodes += 1
         if nodes > nodes_max:
             return bound, False
+        u = seq[depth - 1] if depth > 0 else 0
         t, load, cost, violation = step(legs, stops, par, u, v, state[depth, 0], state[depth, 1], state[depth, 2], 0)
         if load > par[CAPACITY] or violation > 0:
             continue
@@ -160,21 +169,13 @@ def branch_and_bound(
                 bound = cost
                 best[:m] = seq[:m]
             continue
-        o = (v - 1) // 2
-        phases[o] += 1
-        metres = metres_left - least[v, 1]
-        seconds = seconds_left - least[v, 0] - stops[v, SERVICE]
-        floor = cost + par[A] * metres + par[H] * (t + seconds)
-        keep = floor <= bound
-        if keep:
-            late = late_at_least(stops, par, near, pickups, phases, n, v, t)
-            floor += late
-            keep = late >= 0 and (floor < bound or (floor == bound and not before(best, seq, depth + 1)))
-        if not keep:
-            phases[o] -= 1
-            continue
-        metres_left, seconds_left = metres, seconds
+        phases[(v - 1) // 2] += 1
+        metres, seconds = metres - least[v, 1], seconds - least[v, 0] - stops[v, SERVICE]
+        late = late_at_least(stops, par, near, pickups, phases, n, v, t)
+        floor = cost + par[A] * metres + par[H] * (t + seconds) + late
         depth += 1
-        tried[depth] = 0
         state[depth, 0], state[depth, 1], state[depth, 2] = t, load, cost
+        # A branch that is cut is left as if all its stops had been tried.
+        keep = late >= 0 and (floor < bound or (floor == bound and not before(best, seq, depth)))
+        tried[depth] = 0 if keep else 2 * n
     return bound, True

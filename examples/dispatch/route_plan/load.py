@@ -3,7 +3,7 @@
 The tables come from a stranger: no index is used before it is checked, and a task with a fault gets its status while
 its neighbours go on. Working memory: legs [STRIDE, STRIDE, 2] seconds and metres, stops [STRIDE, STOP_FIELDS], par
 [PARAMETERS], pickups [ORDERS_MAX] (0 for an order on board). Orders in hand come first, so a rider's part of the memory
-serves all of the rider's pairs. It never plans. Next: plan.py.
+serves all of the rider's pairs. It never plans. Next: memory.py.
 """
 
 import math

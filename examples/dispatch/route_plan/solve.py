@@ -16,29 +16,15 @@ def solve_batch(batch: Batch) -> Answer:
     place. A pair that cannot be planned has a status other than OK (layout.Status); no input makes this raise.
     """
     from examples.dispatch.route_plan.batch import run
+    from examples.dispatch.route_plan.memory import Replies, Tables
 
     pairs = len(batch.pairs)
     states = np.empty((pairs, 3), np.int32)
     costs = np.empty((pairs, 4), np.int64)
     routes = np.empty((pairs, STOPS_MAX), np.uint8)
     arrivals = np.empty((pairs, ORDERS_MAX), np.int32)
-    run(
-        _read_only(batch.riders),
-        _read_only(batch.orders),
-        _read_only(batch.hand_start),
-        _read_only(batch.hand),
-        _read_only(batch.route_start),
-        _read_only(batch.route),
-        _read_only(batch.pairs),
-        _read_only(batch.matrix_start),
-        _read_only(batch.seconds),
-        _read_only(batch.metres),
-        _read_only(batch.options),
-        states,
-        costs,
-        routes,
-        arrivals,
-    )
+    tables = Tables(*(_read_only(array) for array in batch.tensors().values()))
+    run(tables, Replies(states, costs, routes, arrivals))
     status, proved, late_max = np.ascontiguousarray(states.T)
     marginal, cost, delta_metres, late_sum = np.ascontiguousarray(costs.T)
     return Answer(status, proved, late_max, marginal, cost, delta_metres, late_sum, routes, arrivals)
