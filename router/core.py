@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.dispatch import Attempt
     from router.table import Command, Offer
+    from router.workers import WorkerLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,6 @@ class Core:
         self.accounting = Accounting(self.lock)
         self.budget = RetryBudget(config.retry_budget_ratio, config.retry_budget_min)
         self.holdings = Holdings()
-        self.arena = arena
         self.staging = Staging(arena, self._shared_arena, self.holdings.sentence)
         self.closed = False
         self._dispatcher = Dispatcher(config, self.table, self.accounting, self.lock, rng, clock)
@@ -180,6 +180,15 @@ class Core:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
+
+    def let_go(self) -> tuple[WorkerLink, ...]:
+        """Forgets workers and memory, so that the memory goes back though somebody keeps the router; returns the links
+        that are to be ended."""
+        with self.lock:
+            links = tuple(worker.link for worker in self.table.workers if worker.link is not None)
+            self.table.clear()
+        self.staging.close()
+        return links
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits until no request is out; False if that took longer than `timeout_s`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from fabric.errors import OverspillError
+from fabric.errors import OverspillError, RouterClosed
 from router.backoff import FullJitter
 from router.table import Dial
 from router.workers import State
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from router.table import Command
     from router.workers import Worker, WorkerLink
 
+    OpenLink = Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]]
+    """Opens a link to an instance; the second argument is to be called when that link may have died."""
+
 
 class Background(Protocol):
     """The background thread, as far as this file needs it."""
@@ -38,13 +41,13 @@ class Background(Protocol):
 
 
 class Links:
-    """The links of one router. `open_link` opens one, and calls its second argument when that link may have died."""
+    """The links of one router."""
 
     def __init__(
         self,
         core: Core,
         background: Background,
-        open_link: Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]],
+        open_link: OpenLink,
     ) -> None:
         self._core = core
         self._background = background
@@ -80,7 +83,7 @@ class Links:
                 with suppress(OverspillError):  # the thread has ended: nobody wants a link any more
                     self._background.submit(self._dial(command.worker))
             else:
-                command.link.abort("the router has no more use for it")
+                command.link.abort(command.reason)
 
     async def _dial(self, worker: Worker) -> None:
         config = self._core.config
@@ -146,6 +149,11 @@ class Links:
         return self._watch.age_s() if self._watch is not None else float("inf")
 
     def end_watch(self) -> None:
-        """Stops listening to the registry."""
+        """Stops listening to the registry, and lets go of what opens links."""
         if self._watch is not None:
             self._watch.close()
+        self._open_link = _closed
+
+
+async def _closed(_: Instance, __: Callable[[], None]) -> WorkerLink:
+    raise RouterClosed("the router was closed")

@@ -55,10 +55,8 @@ class Opened:
         self.background.close()
 
     def _end_links(self) -> None:
-        for worker in self.core.table.workers:
-            if worker.link is not None:
-                worker.link.abort("the router was closed")
-        self.core.arena.close_fd()
+        for link in self.core.let_go():
+            link.abort("the router was closed")
 
     def _forget(self) -> None:
         if not self.core.forked:
@@ -82,7 +80,7 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
     dice = Random(config.seed)  # noqa: S311 - hides nothing
     core = Core(secrets.randbits(64) or 1, config, arena, dice, time.monotonic)
     background = LoopThread()
-    links = Links(core, background, _opener(core, background))
+    links = Links(core, background, _opener(core, background, arena))
     try:
         links.start(registry)
     except BaseException:  # whatever it was, the thread must not outlive it
@@ -93,8 +91,10 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
     return Opened(core, links, background)
 
 
-def _opener(core: Core, background: LoopThread) -> Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]]:
-    link_config = replace(core.config.link, arena=core.arena, seed=core.rng.getrandbits(32))
+def _opener(
+    core: Core, background: LoopThread, arena: Arena
+) -> Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]]:
+    link_config = replace(core.config.link, arena=arena, seed=core.rng.getrandbits(32))
 
     def open_in_thread(instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
         link = Link.connect(

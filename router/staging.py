@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabric.dtypes import DType, dtype_of
-from fabric.errors import ResourceExhausted
+from fabric.errors import ResourceExhausted, RouterClosed
 from fabric.layout import Layout, TensorSpec, layout_of
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, small_body, tensors_of, write_tensors
@@ -48,7 +48,7 @@ class Staging:  # mutable: remembers plans
     __slots__ = ("_holders", "_own", "_plans", "_shared_arena")
 
     def __init__(self, own: Arena, shared_arena: Callable[[], Arena | None], holders: Callable[[], str]) -> None:
-        self._own = own
+        self._own: Arena | None = own
         self._shared_arena = shared_arena
         self._holders = holders
         self._plans: dict[_PlanKey, _Plan] = {}
@@ -61,7 +61,7 @@ class Staging:  # mutable: remembers plans
         except (AttributeError, TypeError):  # not all of them are numpy arrays
             return self._stage_any(facts, inputs)
         if plan is None or plan.facts is not facts:
-            plan = self._plan(key, facts, inputs)
+            plan = self._plan(key, facts, inputs) if key else None
             if plan is None:
                 return self._stage_any(facts, inputs)
         if plan.layout.body_bytes >= SMALL_BODY_BYTES:
@@ -116,8 +116,17 @@ class Staging:  # mutable: remembers plans
 
     def lease(self, nbytes: int) -> Lease:
         """Memory for a body, where the nearest node can reach it. Raises ResourceExhausted, naming who holds it."""
+        arena = self._shared_arena() or self._own
+        if arena is None:
+            raise RouterClosed("the router was closed; make another one with Router.connect")
         try:
-            return Lease.of(self._shared_arena() or self._own, nbytes)
+            return Lease.of(arena, nbytes)
         except ResourceExhausted as error:
             held = self._holders()
             raise ResourceExhausted(f"{error}{'; ' + held if held else ''}") from None
+
+    def close(self) -> None:
+        """Lets go of the own arena; its memory stays while a view of it is alive."""
+        own, self._own = self._own, None
+        if own is not None:
+            own.close_fd()

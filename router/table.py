@@ -37,12 +37,14 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """This link is of no use any more; it has no requests of ours."""
+    """End this link. `reason` is what requests that are still on it will tell."""
 
     link: WorkerLink
+    reason: str
 
 
 Command = Dial | Drop
+_LOST = "every wire to it was lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,15 @@ class Table:  # mutable: the workers that are known
         worker = self._workers[instance.key] = Worker(instance, self._config, now)
         return [Dial(worker)]
 
+    def clear(self) -> None:
+        """Forgets everybody."""
+        self._workers.clear()
+        self.offers.clear()
+
     def link_up(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
         """A link was opened; it is dropped again if nobody wants it by now."""
-        if worker.state is not State.PENDING:
-            return (Drop(link),)
+        if worker.state is not State.PENDING or worker.instance.key not in self._workers:
+            return (Drop(link, "nobody wants a link to it any more"),)
         worker.linked(link)
         self.offers.clear()
         return ()
@@ -106,8 +113,8 @@ class Table:  # mutable: the workers that are known
         worker.link_lost()
         self.offers.clear()
         if worker.state is State.PENDING:
-            return Drop(link), Dial(worker)
-        return Drop(link), *self._sweep(worker)
+            return Drop(link, _LOST), Dial(worker)
+        return Drop(link, _LOST), *self._sweep(worker)
 
     def _sweep(self, worker: Worker) -> list[Command]:
         if worker.state is State.GONE:

@@ -7,10 +7,12 @@ can count executions.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 from discovery.instance import Readiness
 from discovery.registry import open_registry
 from fabric.errors import OverspillError
+from workers.runtime import sweep
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,22 +51,27 @@ class Model:
         time.sleep(int(inputs["ms"][0]) / 1000)
         outputs["pid"] = np.array([os.getppid()], np.int64)
 """
-_IDS = 'input [ {{ name: "id" data_type: TYPE_INT64 dims: [ 1 ] }}, {{ name: "ms" data_type: TYPE_INT64 dims: [ 1 ] }} ]'
+_ONE = "data_type: TYPE_INT64 dims: [ 1 ]"
+_IDS = f'input [ {{ name: "id" {_ONE} }}, {{ name: "ms" {_ONE} }} ] output [ {{ name: "pid" {_ONE} }} ]'
 _CONFIGS = {
     "echo": (
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]'
-        ' output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]',
+        (
+            'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]'
+            ' output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]'
+        ),
         _ECHO,
         True,
     ),
     "strings": (
-        'input [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] } ]'
-        ' output [ { name: "out" data_type: TYPE_STRING dims: [ -1 ] } ]',
+        (
+            'input [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] } ]'
+            ' output [ { name: "out" data_type: TYPE_STRING dims: [ -1 ] } ]'
+        ),
         _STRINGS,
         True,
     ),
-    "slow": (_IDS.format() + ' output [ { name: "pid" data_type: TYPE_INT64 dims: [ 1 ] } ]', _NOTED, True),
-    "ledger": (_IDS.format() + ' output [ { name: "pid" data_type: TYPE_INT64 dims: [ 1 ] } ]', _NOTED, False),
+    "slow": (_IDS, _NOTED, True),
+    "ledger": (_IDS, _NOTED, False),
 }
 
 
@@ -78,6 +86,16 @@ def make_models(folder: Path) -> Path:
         notes = folder / f"{name}.notes"
         (version / "model.py").write_text(code.format(notes=str(notes)) if "{notes" in code else code)
     return models
+
+
+def settle() -> None:
+    """Waits for helper threads that were opening a wire when their router was closed, and collects cycles: arenas lie
+    in them, and their descriptors go with them."""
+    end_s = time.monotonic() + 3.0
+    while any(thread.name.startswith("overspill-open") for thread in threading.enumerate()):
+        assert time.monotonic() < end_s, "an opener outlives its router"
+        time.sleep(0.01)
+    gc.collect()
 
 
 class Nodes:
@@ -123,6 +141,13 @@ class Nodes:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
 
+    def kill_executors(self, name: str) -> None:
+        """SIGKILLs the children of a node that run models."""
+        pid = self._processes[name].pid
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"executor" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+
     def drain(self, name: str) -> None:
         """SIGTERM; waits for the end."""
         process = self._processes.pop(name)
@@ -149,3 +174,4 @@ class Nodes:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait(5)
+        sweep(Path(os.environ["XDG_RUNTIME_DIR"]))  # what killed nodes left, as the next node would

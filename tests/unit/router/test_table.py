@@ -12,6 +12,8 @@ from router.table import Dial, Drop
 from router.workers import State
 from tests.unit.router.fleet import PLAN, Fleet, NamedLink, facts, instance
 
+LOST = "every wire to it was lost"
+
 
 def test_a_new_node_is_dialled_once_and_repeats_change_nothing_that_was_learned() -> None:
     fleet = Fleet("a")
@@ -38,7 +40,7 @@ def test_a_lost_link_is_dropped_and_dialled_again_and_reported_by_many_counts_on
     worker = fleet.worker("a")
     link = worker.link
     assert link is not None
-    assert fleet.core.table.link_lost(worker, link) == (Drop(link), Dial(worker))
+    assert fleet.core.table.link_lost(worker, link) == (Drop(link, LOST), Dial(worker))
     assert fleet.core.table.link_lost(worker, link) == ()
 
 
@@ -49,7 +51,7 @@ def test_a_node_that_was_removed_goes_when_its_link_does() -> None:
     assert link is not None
     assert fleet.remove("a") == ()
     assert fleet.remove("a") == (), "told twice"
-    assert fleet.core.table.link_lost(worker, link) == (Drop(link),)
+    assert fleet.core.table.link_lost(worker, link) == (Drop(link, LOST),)
     assert [worker.name for worker in fleet.core.table.workers] == ["b"]
 
 
@@ -60,7 +62,7 @@ def test_a_node_that_was_removed_before_its_link_was_open_is_forgotten_and_a_lat
     assert fleet.remove("a") == ()
     assert fleet.core.table.workers == ()
     link = NamedLink("a")
-    assert fleet.core.table.link_up(dial.worker, link) == (Drop(link),)
+    assert fleet.core.table.link_up(dial.worker, link) == (Drop(link, "nobody wants a link to it any more"),)
 
 
 def test_a_node_that_comes_back_into_the_list_is_ready_with_its_link() -> None:

@@ -1,0 +1,151 @@
+"""A router over real nodes that die: idempotent requests are all answered, others are never run twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import Fate, OverspillError, Unavailable
+from router import Router
+from tests.integration.router_nodes import Nodes, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from router import Reply
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with Nodes(tmp_path) as started:
+        yield started
+    settle()
+
+
+def noted(router: Router, model: str, number: int, ms: int, timeout_s: float = 20.0) -> Reply:
+    inputs = {"id": np.array([number]), "ms": np.array([ms])}
+    return router.infer(model, inputs, timeout_s=timeout_s)
+
+
+def test_idempotent_requests_are_all_answered_while_a_node_is_killed(nodes: Nodes) -> None:
+    for name in ("near", "far", "other"):
+        nodes.start(name, "local,rpc" if name == "near" else "rpc")
+    nodes.wait_ready("near", "far", "other")
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(noted, router, "slow", number, 20) for number in range(240)]
+        while len(nodes.notes("slow")) < 60:
+            time.sleep(0.01)
+        nodes.kill("near")
+        while len(nodes.notes("slow")) < 140:
+            time.sleep(0.01)
+        nodes.kill("far")
+        replies = [one.result() for one in asked]
+        assert len(replies) == 240
+        assert set(nodes.notes("slow")) == set(range(240))
+        workers = Counter(reply.trace.worker for reply in replies)
+        assert workers["other"] > 0
+        assert max(reply.trace.attempts for reply in replies) > 1, "nobody noticed that two nodes were killed"
+        statistics = router.statistics()
+        assert (statistics.active, statistics.retrying) == (0, 0)
+
+
+def test_the_ledger_is_never_run_twice_while_a_node_is_killed(nodes: Nodes) -> None:
+    for name in ("near", "far"):
+        nodes.start(name, "local,rpc" if name == "near" else "rpc")
+    nodes.wait_ready("near", "far")
+    answered: set[int] = set()
+    unknown: set[int] = set()
+    failed: set[int] = set()
+
+    def ask(number: int) -> None:
+        try:
+            noted(router, "ledger", number, 20)
+            answered.add(number)
+        except OverspillError as error:
+            (unknown if error.fate is Fate.UNKNOWN else failed).add(number)
+
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, number) for number in range(120)]
+        while len(nodes.notes("ledger")) < 40:
+            time.sleep(0.01)
+        nodes.kill("near")
+        for one in asked:
+            one.result()
+    runs = nodes.notes("ledger")
+    assert not failed, "what never ran, or ran to its end, is no reason to fail"
+    assert max(runs.values()) == 1, "a request that is not idempotent ran twice"
+    assert answered <= set(runs)
+    assert answered | unknown == set(range(120))
+    assert 1 <= len(unknown) <= 8, "what was out on the killed node, and nothing else"
+
+
+def test_a_killed_executor_costs_an_idempotent_request_nothing_but_a_retry(nodes: Nodes) -> None:
+    nodes.start("near", devices="cpu:1")
+    nodes.start("far", "rpc")
+    nodes.wait_ready("near", "far")
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(2) as pool:
+        noted(router, "slow", 0, 1)
+        asked = [pool.submit(noted, router, "slow", number, 400) for number in (1, 2)]
+        while len(nodes.notes("slow")) < 3:
+            time.sleep(0.005)
+        for name in ("near", "far"):
+            nodes.kill_executors(name)
+            break
+        assert [one.result()["pid"].size for one in asked] == [1, 1]
+
+
+def test_a_node_that_drains_fails_nothing(nodes: Nodes) -> None:
+    nodes.start("near")
+    nodes.start("far", "rpc")
+    nodes.wait_ready("near", "far")
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(noted, router, "ledger", number, 15) for number in range(150)]
+        while len(nodes.notes("ledger")) < 40:
+            time.sleep(0.01)
+        nodes.drain("near")
+        for one in asked:
+            one.result()
+    runs = nodes.notes("ledger")
+    assert (len(runs), max(runs.values())) == (150, 1)
+
+
+def test_a_node_that_comes_back_is_found_and_used(nodes: Nodes) -> None:
+    nodes.start("one")
+    nodes.wait_ready("one")
+    with Router.connect(nodes.registry) as router:
+        noted(router, "slow", 1, 1)
+        nodes.kill("one")
+        began = time.monotonic()
+        waiting = threading.Thread(target=noted, args=(router, "slow", 2, 1))
+        waiting.start()
+        nodes.start("one")
+        waiting.join(20)
+        assert not waiting.is_alive()
+        assert time.monotonic() - began < 15
+        assert noted(router, "slow", 3, 1).trace.worker == "one"
+        assert set(nodes.notes("slow")) == {1, 2, 3}
+
+
+def test_the_last_node_gone_is_unavailable_or_a_deadline_and_tells_what_happened(nodes: Nodes) -> None:
+    nodes.start("one")
+    nodes.wait_ready("one")
+    with Router.connect(nodes.registry) as router:
+        noted(router, "slow", 1, 1)
+        nodes.kill("one")
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            noted(router, "slow", 2, 1, timeout_s=0.5)
+        assert time.monotonic() - began < 0.7
+        assert "of 'slow'" in str(caught.value)
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            noted(router, "slow", 3, 1, timeout_s=0.3)
+        assert time.monotonic() - began < 0.5
+        assert caught.value.fate is Fate.NEVER_RAN

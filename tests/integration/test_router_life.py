@@ -1,0 +1,269 @@
+"""A router from connect to close over real nodes: every way to use it, end it, and misuse it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    InvalidArgument,
+    OverspillError,
+    RegistryUnavailable,
+    RouterClosed,
+    RouterUsedAfterFork,
+    Unavailable,
+    UnknownModel,
+)
+from router import AsyncRouter, Router, RouterConfig
+from tests.integration.router_nodes import Nodes, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes")) as started:
+        started.start("near")
+        started.start("far", "rpc")
+        started.wait_ready("near", "far")
+        yield started
+
+
+@pytest.fixture
+def router(nodes: Nodes) -> Iterator[Router]:
+    with Router.connect(nodes.registry) as connected:
+        yield connected
+    del connected
+    settle()
+
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def test_a_request_goes_near_and_its_trace_tells(router: Router) -> None:
+    reply = router.infer("echo", {"x": X}, timeout_s=10)
+    np.testing.assert_array_equal(reply["y"], X + 1)
+    trace = reply.trace
+    assert (trace.worker, trace.wire, trace.attempts, trace.candidates) == ("near", "local", 1, 2)
+    assert min(trace.queue_ms, trace.compute_ms, trace.transport_ms, trace.price.total_ms) >= 0.0
+    assert router.models() == ("echo", "ledger", "slow", "strings")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4095, 4096, 4097, 300_000])
+def test_every_byte_comes_back_at_every_size(router: Router, rows: int) -> None:
+    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    for _ in range(3):
+        np.testing.assert_array_equal(router.infer("echo", {"x": x}, timeout_s=10)["y"], x + 1)
+
+
+def test_far_alone_answers_over_rpc_with_the_same_bytes(nodes: Nodes) -> None:
+    from fabric.link.wires import LinkConfig
+
+    config = RouterConfig(link=LinkConfig(local=False))
+    with Router.connect(nodes.registry, config=config) as router:
+        for rows in (1, 5000, 300_000):
+            x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+            reply = router.infer("echo", {"x": x}, timeout_s=10)
+            assert reply.trace.wire == "rpc"
+            np.testing.assert_array_equal(reply["y"], x + 1)
+    del router, reply
+    settle()
+
+
+def test_strings_travel(router: Router) -> None:
+    reply = router.infer("strings", {"text": ["a", b"bc", "ü"]}, timeout_s=10)
+    assert reply["out"].tolist() == [b"A", b"BC", "ü".encode().upper()]
+
+
+def test_prepared_inputs_are_sent_as_they_were_written_and_again(router: Router) -> None:
+    with router.prepare("echo", rows=50_000) as x:
+        for value in (1.0, 2.0):
+            x["x"][:] = value
+            reply = x.infer(10)
+            assert (reply["y"] == value + 1).all()
+        view = x["x"]
+    with pytest.raises(InvalidArgument, match="given back"):
+        x.infer(10)
+    assert view[0, 0] == 2.0, "a view keeps its memory"
+    with pytest.raises(InvalidArgument, match="give rows"):
+        router.prepare("echo")
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "timeout_s", "error", "sentence"),
+    [
+        ("ecko", {"x": X}, 1.0, UnknownModel, "did you mean echo"),
+        ("echo", {"z": X}, 1.0, InvalidArgument, "no input 'z'; give x"),
+        ("echo", {"x": X.astype(np.float64)}, 1.0, InvalidArgument, "is FP64; give FP32"),
+        ("echo", {"x": X[:, :3]}, 1.0, InvalidArgument, r"shape \[2, 3\]; give \[-1, 4\]"),
+        ("echo", {"x": X}, -1.0, InvalidArgument, "timeout_s is -1.0"),
+        ("echo", {"x": X}, float("nan"), InvalidArgument, "timeout_s is nan"),
+        ("echo", {}, 1.0, OverspillError, "x"),
+        ("slow", {"id": np.array([0]), "ms": np.array([300])}, 0.05, DeadlineExceeded, "time|deadline"),
+    ],
+)
+def test_bad_requests_get_their_error_and_the_next_good_one_works(
+    router: Router, model: str, inputs: dict[str, object], timeout_s: float, error: type[OverspillError], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        router.infer(model, inputs, timeout_s=timeout_s)
+    router.infer("echo", {"x": X}, timeout_s=10)
+    assert router.statistics().active == 0
+
+
+def test_no_node_and_no_registry(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="registry"):
+        Router.connect("nowhere")
+    with pytest.raises(RegistryUnavailable):
+        Router.connect(f"dir:{tmp_path}/missing/too")
+    (tmp_path / "empty").mkdir()
+    with Router.connect(f"dir:{tmp_path}/empty") as router, pytest.raises(Unavailable, match="no node is registered"):
+        router.infer("echo", {"x": X}, timeout_s=1)
+    del router
+    settle()
+
+
+def test_many_threads_share_one_router(router: Router) -> None:
+    def ask(number: int) -> bool:
+        x = np.full((1 + number % 7, 4), number, np.float32)
+        return bool((router.infer("echo", {"x": x}, timeout_s=20)["y"] == number + 1).all())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(800)))
+    assert router.statistics().active == 0
+
+
+def test_a_closed_router_says_so_and_closing_twice_is_fine(nodes: Nodes) -> None:
+    router = Router.connect(nodes.registry)
+    router.close()
+    router.close()
+    with pytest.raises(RouterClosed):
+        router.infer("echo", {"x": X}, timeout_s=1)
+    with pytest.raises(RouterClosed):
+        router.models()
+    del router
+    settle()
+
+
+def test_close_lets_running_requests_end(nodes: Nodes) -> None:
+    router = Router.connect(nodes.registry)
+    inputs = {"id": np.array([1]), "ms": np.array([200])}
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(router.infer, "slow", inputs, timeout_s=10) for _ in range(2)]
+        time.sleep(0.1)
+        router.close()
+        assert all(one.done() for one in asked)
+        assert [one.result()["pid"].size for one in asked] == [1, 1]
+    del router, asked
+    settle()
+
+
+def test_close_ends_requests_that_run_too_long(nodes: Nodes) -> None:
+    router = Router.connect(nodes.registry, config=RouterConfig(close_timeout_s=0.2))
+    inputs = {"id": np.array([1]), "ms": np.array([1500])}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(router.infer, "slow", inputs, timeout_s=10)
+        time.sleep(0.1)
+        began = time.monotonic()
+        router.close()
+        with pytest.raises(OverspillError):
+            asked.result()
+        assert time.monotonic() - began < 1.0
+    del router, asked
+    settle()
+
+
+def test_a_forgotten_router_ends_its_thread(nodes: Nodes) -> None:
+    before = threading.active_count()
+    router = Router.connect(nodes.registry)
+    router.infer("echo", {"x": X}, timeout_s=10)
+    assert threading.active_count() > before
+    del router
+    gc.collect()
+    end_s = time.monotonic() + 5
+    while threading.active_count() > before:
+        assert time.monotonic() < end_s, threading.enumerate()
+        time.sleep(0.01)
+    settle()
+
+
+def test_a_child_of_a_fork_is_told_and_may_connect_its_own(router: Router, nodes: Nodes) -> None:
+    router.infer("echo", {"x": X}, timeout_s=10)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            try:
+                router.infer("echo", {"x": X}, timeout_s=1)
+            except RouterUsedAfterFork:
+                router.close()
+                own = Router.connect(nodes.registry)
+                code = 0 if own.infer("echo", {"x": X}, timeout_s=10)["y"].shape == (2, 4) else 2
+                own.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    router.infer("echo", {"x": X}, timeout_s=10)
+
+
+def test_asyncio_infers_prepares_and_closes(nodes: Nodes) -> None:
+    async def use() -> None:
+        async with AsyncRouter.connect(nodes.registry) as router:
+            replies = await asyncio.gather(*(router.infer("echo", {"x": X + n}, timeout_s=10) for n in range(100)))
+            for n, reply in enumerate(replies):
+                np.testing.assert_array_equal(reply["y"], X + n + 1)
+            with router.prepare("echo", rows=20_000) as x:
+                x["x"][:] = 4
+                assert ((await x.infer(10))["y"] == 5).all()
+            assert router.models() == ("echo", "ledger", "slow", "strings")
+            with pytest.raises(InvalidArgument):
+                await router.infer("echo", {"z": X}, timeout_s=1)
+        with pytest.raises(RouterClosed):
+            await router.infer("echo", {"x": X}, timeout_s=1)
+        other = await AsyncRouter.connect(nodes.registry)
+        await other.close()
+
+    asyncio.run(use())
+    settle()
+
+
+def test_a_storm_of_cancelled_awaits_leaves_nothing_behind(nodes: Nodes) -> None:
+    async def storm() -> None:
+        async with AsyncRouter.connect(nodes.registry) as router:
+            rng = np.random.default_rng(3)
+            for _ in range(10):
+                inputs = {"id": np.array([9]), "ms": np.array([3])}
+                tasks = [
+                    asyncio.ensure_future(
+                        router.infer("slow", inputs, timeout_s=20)
+                        if n % 3
+                        else router.infer("echo", {"x": np.zeros((40_000, 4), np.float32)}, timeout_s=20)
+                    )
+                    for n in range(30)
+                ]
+                for task in tasks:
+                    if rng.random() < 0.7:
+                        await asyncio.sleep(rng.random() * 0.002)
+                        task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            end_s = time.monotonic() + 5
+            while router.statistics().active:
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.01)
+            np.testing.assert_array_equal((await router.infer("echo", {"x": X}, timeout_s=10))["y"], X + 1)
+            assert all("0 ours out, 0 unseen" in line for line in router.statistics().workers)
+
+    asyncio.run(storm())
+    settle()
