@@ -19,6 +19,7 @@ from fabric.transport import Answer, Call, PeerFacts, WireName
 if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
+    from fabric.message import RequestId
     from fabric.sim.flights import Result
     from fabric.sim.pump import Pump
     from fabric.sim.session import SimSession
@@ -65,6 +66,10 @@ class SimChannel:  # mutable: a connection
         answer = await self._ask_async(call, deadline)
         assert isinstance(answer, Answer), "a request is answered by an answer"
         return answer
+
+    def cancel(self, request: RequestId) -> None:
+        """Asks the node for an early end of a running call; the call's own outcome still comes."""
+        self._pump.post(lambda: self._flights.cancel(request))
 
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node's own code for a sign of life. Raises OverspillError."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import Header
     from fabric.memory.arena import Arena
+    from fabric.message import RequestId
     from fabric.sim.clock import SimTimer
     from fabric.sim.network import SimNetwork
     from fabric.sim.session import SimSession
@@ -54,7 +55,19 @@ Result = Answer | Load | Welcome | OverspillError
 class Flight:  # mutable: sent, answered or given up, ended
     """One question under way: a request, a ping or a hello."""
 
-    __slots__ = ("abandoned", "call", "deadline", "done", "expiry", "on_done", "reply", "resend", "result", "serial")
+    __slots__ = (
+        "abandoned",
+        "call",
+        "cancelled",
+        "deadline",
+        "done",
+        "expiry",
+        "on_done",
+        "reply",
+        "resend",
+        "result",
+        "serial",
+    )
 
     def __init__(self, call: Call | Kind, deadline: Deadline) -> None:
         self.call, self.deadline = call, deadline
@@ -64,7 +77,7 @@ class Flight:  # mutable: sent, answered or given up, ended
         self.reply: Lease | None = None
         self.resend: SimTimer | None = None
         self.expiry: SimTimer | None = None
-        self.abandoned = False
+        self.abandoned = self.cancelled = False
         self.serial = 0
 
 
@@ -165,6 +178,15 @@ class Flights:  # mutable: the table of one connection
         else:
             self._land(flight)
 
+    def cancel(self, request: RequestId) -> None:
+        """Asks the node for an early end; the call's own outcome still comes."""
+        for flight in list(self._flights.values()):
+            if isinstance(flight.call, Call) and flight.call.id == request and not flight.abandoned:
+                flight.cancelled = True
+                if flight.resend is not None:
+                    flight.resend.cancel()
+                self._transmit(flight)
+
     def see_idle(self) -> None:
         """Tells who closes the channel once no caller waits any more."""
         if self.closing and not any(not flight.abandoned for flight in self._flights.values()):
@@ -231,7 +253,7 @@ class Flights:  # mutable: the table of one connection
         if isinstance(call, Kind):
             return bytes(bare_frame(call, self._client_id, flight.serial)), b"", f"{call.name} {flight.serial}"
         number = call.id.request_no
-        if flight.abandoned:
+        if flight.abandoned or flight.cancelled:
             return bytes(bare_frame(Kind.CANCEL, call.id.client_id, number)), b"", f"CANCEL {number}"
         reply = flight.reply
         request = RequestFrame(

@@ -1,0 +1,47 @@
+"""The times and limits of a link, each with the reason for its number. Read `fabric/link/machine.py` next."""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabric.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """When a wire is doubted, given up, probed and trusted again; seconds and counts of pings."""
+
+    connect_s: float = 1.0
+    """One attempt to open a wire: a refused one fails in microseconds, a silent one must not hold requests longer."""
+    ping_s: float = 0.08
+    """While requests are out, a ping each 80 ms: two missed ones after a silent loss take 160 to 240 ms."""
+    idle_ping_s: float = 1.0
+    suspect_missed: int = 2
+    """New requests leave a wire that missed two pings in a row: at most 250 ms after a silent loss."""
+    silent_missed: int = 5
+    """After five (at most 480 ms) the wire is fenced and its requests move."""
+    last_missed: int = 25
+    """Where there is no other wire to go to, 2 s: a short stall must not turn requests into unknown ones."""
+    good_pings: int = 5
+    """A wire that was doubted is trusted again after this many answers in a row; a probed one needs three."""
+    probe_pings: int = 3
+    hold_down_s: float = 5.0
+    """At most one fail-back in 5 s; doubles with each flap within `flap_window_s`, up to `hold_down_max_s`."""
+    hold_down_max_s: float = 60.0
+    flap_window_s: float = 60.0
+    backoff_s: float = 0.5
+    backoff_max_s: float = 30.0
+    moves_max: int = 3
+    """How often one request may move before its error goes to the caller."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.suspect_missed <= self.silent_missed <= self.last_missed:
+            raise ConfigError(
+                "suspect_missed, silent_missed and last_missed must be counts in this order; correct them"
+            )
+        if not (0.0 < self.hold_down_s <= self.hold_down_max_s and 0.0 < self.backoff_s <= self.backoff_max_s):
+            raise ConfigError("hold_down_s and backoff_s must be above 0 and at most their maxima; correct them")
+        if self.ping_s <= 0.0 or self.connect_s <= 0.0 or self.idle_ping_s < self.ping_s:
+            raise ConfigError("ping_s and connect_s must be above 0 and idle_ping_s at least ping_s; correct them")

@@ -1,0 +1,110 @@
+"""How a link opens its wires: one small function for each, with everything it needs but the moment.
+
+The libraries behind a wire are imported when it is first opened. What the peer says must be the expected node id and
+epoch, else it is not the peer. This module never decides which wire is used. Read `fabric/link/link.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from fabric.host import host_id
+from fabric.link.config import LinkTimes
+from fabric.rpc_fallback.config import RpcConfig, TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.deadline import Deadline
+    from fabric.memory.arena import Arena
+    from fabric.transport import Channel
+
+    Opener = Callable[[Deadline, tuple[str, int] | None], Channel]
+    """Opens a channel to the expected (node id, epoch); None takes any. Blocks. Raises OverspillError."""
+
+ANY_EPOCH = 0
+"""The epoch of a peer whose life is not known before it answers."""
+
+
+class Peer(Protocol):
+    """What a link must know of a node; discovery's instances have it."""
+
+    @property
+    def node_id(self) -> str:
+        """Its id; for an address that an operator wrote down, the address."""
+
+    @property
+    def node_epoch(self) -> int:
+        """Its life, or `ANY_EPOCH`."""
+
+    @property
+    def host_id(self) -> str:
+        """The boot id of its host, empty if unknown."""
+
+    @property
+    def local(self) -> str:
+        """The path of its Unix socket, empty if it has none."""
+
+    @property
+    def rpc(self) -> str:
+        """HOST:PORT, empty if it has none."""
+
+    @property
+    def rpc_tls(self) -> bool:
+        """Whether that port speaks TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """Settings of a link. `arena_bytes` is what a local session should have (0: the node's choice), `arena` memory of
+    the caller's own for large replies over rpc. `local` and `rpc` say which wires may be used; `seed` spreads retries.
+    """
+
+    times: LinkTimes = field(default_factory=LinkTimes)
+    arena_bytes: int = 0
+    arena: Arena | None = None
+    rpc_config: RpcConfig = field(default_factory=RpcConfig)
+    local: bool = True
+    rpc: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """The openers of a link's two wires; None where there is none."""
+
+    preferred: Opener | None
+    fallback: Opener | None
+
+
+def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
+    """The wires that lead to `peer` from this host: local only if the peer says that it is here (its HELLO must prove
+    it), rpc if it has a port."""
+    preferred = fallback = None
+    if config.local and peer.local and peer.host_id == host_id():
+        preferred = _local(peer.local, client_id, config.arena_bytes)
+    if config.rpc and peer.rpc:
+        rpc = config.rpc_config
+        if peer.rpc_tls and rpc.tls is None:
+            rpc = replace(rpc, tls=TlsFiles())  # without an authority this fails, and its error says what to name
+        fallback = _rpc(peer.rpc, client_id, rpc, config.arena)
+    return Wires(preferred, fallback)
+
+
+def _local(path: str, client_id: int, arena_bytes: int) -> Opener:
+    def open_it(deadline: Deadline, expect: tuple[str, int] | None) -> Channel:
+        from fabric.local.channel import LocalChannel
+
+        return LocalChannel.open(path, client_id, deadline, arena_bytes=arena_bytes, expect=expect)
+
+    return open_it
+
+
+def _rpc(address: str, client_id: int, config: RpcConfig, arena: Arena | None) -> Opener:
+    def open_it(deadline: Deadline, expect: tuple[str, int] | None) -> Channel:
+        from fabric.rpc_fallback.channel import RpcChannel
+
+        return RpcChannel.open(address, client_id, deadline, config, arena, expect)
+
+    return open_it
