@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         outputs = {name: reply[name] for name in reply}
         try:
             with args.output.open("wb") as file:
-                np.savez(file, **outputs)
+                np.savez(file, allow_pickle=False, **outputs)
         except OSError as error:
             raise ConfigError(f"cannot write {args.output} ({error.strerror}); give another --output") from None
         trace = reply.trace

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from discovery.instance import Readiness
 from discovery.registry import open_registry
-from fabric.errors import Unavailable
+from fabric.errors import RegistryUnavailable, Unavailable
 
 if TYPE_CHECKING:
     import random
@@ -62,9 +62,6 @@ class Cluster:  # mutable: owns processes
         self.models = models
         self.env = {**os.environ, **env}
         self.nodes: list[NodeProcess] = []
-        # Three nodes share this machine: more threads each would only take turns.
-        self._config = folder / "node.toml"
-        self._config.write_text("threads_per_executor = 1\n", encoding="utf-8")
 
     def start(self, names_and_wires: Sequence[tuple[str, str]]) -> None:
         """Starts one node for each (name, wires), with one CPU executor, and waits until all are ready.
@@ -75,7 +72,7 @@ class Cluster:  # mutable: owns processes
             log = self.folder / f"{name}.log"
             command = [sys.executable, "-m", "overspill", "node", "--registry", self.registry, "--node-id", name]
             command += ["--models", str(self.models), "--devices", "cpu:1", "--wires", wires]
-            command += ["--listen", "127.0.0.1:0", "--config", str(self._config), "--exit-with-parent"]
+            command += ["--listen", "127.0.0.1:0", "--config", str(self._node_toml(name)), "--exit-with-parent"]
             with log.open("wb") as output:
                 process = subprocess.Popen(  # noqa: S603 - our own command
                     command,
@@ -88,11 +85,22 @@ class Cluster:  # mutable: owns processes
             self.nodes.append(NodeProcess(name, process, log))
         self._wait_ready([name for name, _ in names_and_wires])
 
+    def _node_toml(self, name: str) -> Path:
+        """Settings that have no argument. Three nodes share this machine, so more threads each would only take turns; a
+        killed node cannot clean up, so its socket lies in our folder."""
+        runtime = self.folder / f"{name}.run"
+        runtime.mkdir(mode=0o700)
+        path = self.folder / f"{name}.toml"
+        path.write_text(f'threads_per_executor = 1\nruntime_dir = "{runtime}"\n', encoding="utf-8")
+        return path
+
     def _wait_ready(self, names: Sequence[str]) -> None:
         registry = open_registry(self.registry)
         give_up_at = time.monotonic() + READY_TIMEOUT_S
         while True:
-            ready = {found.node_id for found in registry.read() if found.readiness is Readiness.READY}
+            ready = set()
+            with suppress(RegistryUnavailable):  # the first node has not made it yet
+                ready = {found.node_id for found in registry.read() if found.readiness is Readiness.READY}
             if ready.issuperset(names):
                 return
             for node in self.nodes:
