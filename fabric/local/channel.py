@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, StaleEpoch
 from fabric.hello import Hello
-from fabric.local.exchange import GROWTHS_MAX, Places, ReplySizes, read_final, request_frame, take_leased_reply
+from fabric.local.exchange import (
+    GROWTHS_MAX,
+    SMALL_REPLY_BYTES,
+    Places,
+    ReplySizes,
+    read_final,
+    request_frame,
+    take_leased_reply,
+)
 from fabric.local.mux import MuxSocket
 from fabric.local.pool import SocketPool
 from fabric.local.session import join_session, open_session
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
     from fabric.frame import Load
     from fabric.hello import Welcome
     from fabric.memory.arena import Arena
+    from fabric.message import RequestId
 
 
 class LocalChannel:  # mutable: open, then closed
@@ -113,29 +122,35 @@ class LocalChannel:  # mutable: open, then closed
         places = Places(self._arena)
         try:
             places.put_input(call)
-            places.put_reply(max(self._sizes.guess(call), 1))
+            places.put_reply(max(self._sizes.guess(call), SMALL_REPLY_BYTES))
             for _ in range(GROWTHS_MAX):
                 budget_us = deadline.remaining_us(time.monotonic())
                 if not budget_us:
-                    raise DeadlineExceeded("the time was over before the request was sent", Fate.NEVER_RAN)
+                    told = "the time was over before the request was sent; give more time"
+                    raise DeadlineExceeded(told, Fate.NEVER_RAN)
                 frame = request_frame(call, self._peer.node_epoch, budget_us, places)
                 final = read_final(await self._mux.ask(call.id, frame, places, deadline), call.id, places)
-                places.settle()
                 if not isinstance(final, ReplyTooLarge):
                     break
                 self._sizes.learn(call, final.needed_bytes)
                 places.grow_reply(final.needed_bytes)
         except ProtocolError as error:
             self.abort(str(error))
-            places.let_go()
+            places.give_up()
             raise
         except BaseException:  # cancelled or failed: nobody here wants the slots, the mux keeps those that are lent
-            places.let_go()
+            places.give_up()
             raise
+        places.settle()
         if isinstance(final, OverspillError):
             places.let_go()
             raise final
         return take_leased_reply(*final, places)
+
+    def cancel(self, request: RequestId) -> None:
+        """Asks the node for an early end of a running call, whose own outcome still comes. Safe from any thread."""
+        self._pool.cancel(request)
+        self._mux.cancel(request)
 
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node's own loop for a sign of life. Raises DeadlineExceeded or NodeLost."""

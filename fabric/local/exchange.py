@@ -51,14 +51,16 @@ class ReplySizes:  # mutable: learns
 class Places:  # mutable: filled for one attempt, lent to the node, settled by its final frame
     """Where one attempt's input and reply lie, and which slots the node may use until its final frame.
 
-    `input_at` and `reply_at` are offsets into the arena, `capacity` is the room for the reply, in bytes.
+    `input_at` and `reply_at` are offsets into the arena, `capacity` is the room for the reply, in bytes, and `out` says
+    whether a final frame is owed.
     """
 
-    __slots__ = ("_copy", "_input", "_lent", "arena", "capacity", "input_at", "reply", "reply_at")
+    __slots__ = ("_copy", "_input", "_lent", "arena", "capacity", "input_at", "out", "reply", "reply_at")
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.input_at = self.reply_at = self.capacity = 0
+        self.out = False
         self.reply: Lease | None = None
         self._input: Slot | None = None
         self._copy: Lease | None = None
@@ -87,7 +89,12 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         self.reply_at, self.capacity = self.reply.slot.offset, self.reply.slot.nbytes
 
     def grow_reply(self, needed_bytes: int) -> None:
-        """The same for a reply that exists already and did not fit: the error's fate is RAN."""
+        """The same for a reply that exists already and did not fit: the error's fate is RAN. The input stays lent,
+        since it is about to be sent again, and its holder may have given it back meanwhile."""
+        self.out = False
+        if self.reply is not None:
+            self._lent = tuple(slot for slot in self._lent if slot is not self.reply.slot)
+            self.arena.writer_ended(self.reply.slot)
         try:
             self.put_reply(needed_bytes)
         except ResourceExhausted as full:
@@ -95,19 +102,28 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
 
     def lend(self) -> None:
         """From now on, until `settle`, the node may use the leased slots."""
+        self.out = True
         if self.reply is not None:
-            slot = self.reply.slot
-            self._lent = (slot,) if self._input is None else (slot, self._input)
-            self.arena.writer_began(*self._lent)
+            wanted = (self.reply.slot,) if self._input is None else (self.reply.slot, self._input)
         elif self._input is not None:
-            self._lent = (self._input,)
-            self.arena.writer_began(self._input)
+            wanted = (self._input,)
+        else:
+            return
+        self.arena.writer_began(*(wanted if not self._lent else (slot for slot in wanted if slot not in self._lent)))
+        self._lent = wanted
 
     def settle(self) -> None:
         """The final frame came, or nothing was sent: the node does not use the slots any more."""
+        self.out = False
         if self._lent:
             lent, self._lent = self._lent, ()
             self.arena.writer_ended(*lent)
+
+    def give_up(self) -> None:
+        """The caller leaves: what the node may still use stays lent until `settle`."""
+        if not self.out:
+            self.settle()
+        self.let_go()
 
     def let_go(self) -> None:
         """Nobody here wants the slots any more: they are free once they are settled too."""

@@ -118,6 +118,18 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         finally:
             timer.cancel()
 
+    def cancel(self, request: RequestId) -> None:
+        """Asks the node for an early end of a call that runs here. Safe from any thread."""
+        with self._lock:
+            loop = self._loop
+        if loop is not None and not self.reason:
+            with suppress(RuntimeError):  # the loop was closed, and its calls with it
+                loop.call_soon_threadsafe(self._cancel, (request.client_id, request.request_no))
+
+    def _cancel(self, key: _Key) -> None:
+        if key in self._waiting and not self.reason:
+            self._send(bare_frame(Kind.CANCEL, *key))
+
     async def ping(self, client_id: int, deadline: Deadline) -> Load:
         """Asks for a sign of life. Raises DeadlineExceeded, NodeLost."""
         loop = asyncio.get_running_loop()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.local.exchange import ReplySizes
     from fabric.memory.arena import Arena
+    from fabric.message import RequestId
     from fabric.transport import Answer, Call
 
 _LOOK_S = 0.05
@@ -73,6 +74,13 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
             raise
         self._release(pooled)
         return answer
+
+    def cancel(self, request: RequestId) -> None:
+        """Asks the node for an early end of a call that runs in some thread."""
+        with self._lock:
+            for pooled in self._all:
+                if pooled.request == request:
+                    pooled.cancel(request)
 
     def _part(self, pooled: PooledSocket) -> None:
         """The call failed: its socket becomes idle when nothing is out, else a zombie."""

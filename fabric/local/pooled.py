@@ -72,11 +72,12 @@ class PooledSocket:  # mutable: carries one request after the other
             except ProtocolError as error:
                 self.fault = str(error)
                 raise
-            self._settled()
+            self.request = None
             if not isinstance(final, ReplyTooLarge):
                 break
             sizes.learn(call, final.needed_bytes)
             places.grow_reply(final.needed_bytes)
+        places.settle()
         if isinstance(final, OverspillError):
             raise final
         reply, layout = final
@@ -86,14 +87,18 @@ class PooledSocket:  # mutable: carries one request after the other
         start = reply.reply_offset - places.reply_at
         return answer_of(reply, layout, bytes(self._reply_view[start : start + reply.body_bytes]))
 
+    def cancel(self, request: RequestId) -> None:
+        """Asks for an early end. Safe from any thread: a request that ended meanwhile is none the node knows."""
+        with suppress(OSError):  # a connection that broke is found so by whoever reads
+            self.sock.send(bare_frame(Kind.CANCEL, request.client_id, request.request_no), _SEND)
+
     def give_up(self) -> None:
         """The caller left: asks for an early end of what is out. Its slots stay lent until `ended`."""
         if self.request is not None:
-            with suppress(OSError):  # a connection that broke is found so by `ended`
-                self.sock.send(bare_frame(Kind.CANCEL, self.request.client_id, self.request.request_no), _SEND)
+            self.cancel(self.request)
         else:
-            self.places.settle()
-        self.places.let_go()
+            self.places.out = False
+        self.places.give_up()
 
     def ended(self) -> bool:
         """Whether the final frame of a request that was given up has come. Never waits. Sets `fault` when the
@@ -105,7 +110,8 @@ class PooledSocket:  # mutable: carries one request after the other
                 return False
             if frame:
                 read_final(frame, self.request, self.places)
-                self._settled()
+                self.places.settle()
+                self.request = None
                 return True
             self.fault = _GONE
         except (ProtocolError, OSError) as error:
@@ -155,7 +161,3 @@ class PooledSocket:  # mutable: carries one request after the other
             self.fault = _GONE
             raise NodeLost(_GONE)
         raise DeadlineExceeded(f"no answer came within {deadline.at_s - now:.3f} s; give more time")
-
-    def _settled(self) -> None:
-        self.places.settle()
-        self.request = None

@@ -19,10 +19,12 @@ import os
 import signal
 import sys
 from collections import OrderedDict
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from fabric.dtypes import DType
 from fabric.errors import Cancelled, Fate, InvalidArgument, ModelFailed, OverspillError, ReplyTooLarge, UnknownModel
@@ -46,12 +48,10 @@ from fabric.transport import PeerFacts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
     from fabric.local.reactor import Timer
     from fabric.local.tenant import Tenant, TenantSocket
 
-Bytes = "npt.NDArray[np.uint8]"
+Bytes = npt.NDArray[np.uint8]
 KEPT_MAX = 64
 
 
@@ -61,9 +61,9 @@ class EchoNode:
     def __init__(self, reactor: Reactor, facts: PeerFacts) -> None:
         self._reactor = reactor
         self._facts = facts
-        self._arenas: dict[int, np.ndarray] = {}
+        self._arenas: dict[int, Bytes] = {}
         self._queued: dict[tuple[int, int], tuple[Timer, Tenant, TenantSocket]] = {}
-        self._kept: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], Bytes] = OrderedDict()
         self._sequence = 0
         self._accepted = 0
         self.armed = ""
@@ -143,7 +143,7 @@ class EchoNode:
         except OverspillError as error:
             self._fail(tenant, socket, request.client_id, request.request_no, error)
 
-    def _write(self, body: np.ndarray, verb: str, made: np.ndarray | None, out: np.ndarray) -> None:
+    def _write(self, body: Bytes, verb: str, made: Bytes | None, out: Bytes) -> None:
         if made is not None:
             out[:] = made
         elif verb == "flip":
@@ -157,7 +157,7 @@ class EchoNode:
         socket: TenantSocket,
         request: RequestFrame,
         layout: Layout,
-        write: Callable[[np.ndarray], None],
+        write: Callable[[Bytes], None],
     ) -> None:
         nbytes = layout.body_bytes
         if nbytes > request.reply_capacity:
@@ -206,7 +206,8 @@ class EchoNode:
         if tenant.closed:
             return
         nbytes = request.body_bytes
-        assert nbytes <= request.reply_capacity, "the test gives dribbled replies room enough"
+        if nbytes > request.reply_capacity:
+            raise InvalidArgument("a dribbled reply needs its room from the start; give reply_bytes")
         arena = self._arenas[tenant.tenant_no]
         start, stop = nbytes * done // pieces, nbytes * (done + 1) // pieces
         at, to = request.body_offset, request.reply_offset
@@ -232,11 +233,11 @@ class EchoNode:
     def _spoiled(self, reply: ReplyFrame) -> bytes | bytearray:
         armed, self.armed = self.armed, ""
         if armed == "foreign_id":
-            return encode_reply(_changed(reply, request_no=reply.request_no + 1_000_000))
+            return encode_reply(replace(reply, request_no=reply.request_no + 1_000_000))
         if armed == "outside":
-            return encode_reply(_changed(reply, reply_offset=reply.reply_offset ^ (1 << 40)))
+            return encode_reply(replace(reply, reply_offset=reply.reply_offset ^ (1 << 40)))
         if armed == "length":
-            return encode_reply(_changed(reply, body_bytes=reply.body_bytes + 64))
+            return encode_reply(replace(reply, body_bytes=reply.body_bytes + 64))
         frame = bytearray(encode_reply(reply))
         if armed == "bit":
             frame[-1] ^= 1
@@ -253,12 +254,6 @@ class EchoNode:
         else:
             self.armed = armed  # for another step
         return frame
-
-
-def _changed(reply: ReplyFrame, **changes: int) -> ReplyFrame:
-    from dataclasses import replace
-
-    return replace(reply, **changes)  # type: ignore[arg-type]
 
 
 def main() -> None:

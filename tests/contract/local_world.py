@@ -90,7 +90,7 @@ class LocalWorld:
     """The world."""
 
     name = "local"
-    faults = ("foreign_id", "outside", "length", "bit", "cut", "oversize", "noise", "magic", "version")
+    faults: tuple[str, ...] = ("foreign_id", "outside", "length", "bit", "cut", "oversize", "noise", "magic", "version")
     bytes_budget = 4 << 30
 
     def __init__(self) -> None:

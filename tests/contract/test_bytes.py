@@ -12,7 +12,7 @@ import pytest
 from fabric.memory.arena import Arena
 from tests.contract.conftest import SEED
 from tests.contract.test_calls import BORDERS
-from tests.contract.world import bytes_of, release
+from tests.contract.world import Bytes, bytes_of, release
 
 if TYPE_CHECKING:
     from tests.contract.world import Client
@@ -50,17 +50,17 @@ def test_the_budget_is_kept() -> None:
         assert sum(size > 16 << 20 for size in sizes) > 10
 
 
-def test_each_byte(client: Client, pool: np.ndarray) -> None:
+def test_each_byte(client: Client, pool: Bytes) -> None:
     _run(client, pool, sizes_for(client.world.bytes_budget, REQUESTS, SEED), SEED)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_each_byte_long(client: Client, pool: np.ndarray, seed: int) -> None:
+def test_each_byte_long(client: Client, pool: Bytes, seed: int) -> None:
     _run(client, pool, sizes_for(client.world.bytes_budget * 2, REQUESTS, seed), seed)
 
 
-def _run(client: Client, pool: np.ndarray, sizes: list[int], seed: int) -> None:
+def _run(client: Client, pool: Bytes, sizes: list[int], seed: int) -> None:
     """`flip` writes every byte anew, so an answer that only repeats what lies in memory is found out."""
     flipped = np.invert(pool)
     faults: list[str] = []

@@ -8,11 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
-from fabric.errors import OverspillError
-from tests.contract.world import CALLERS, Client, check_flipped
+from fabric.errors import Cancelled, Fate, OverspillError
+from tests.contract.world import CALLERS, Bytes, Client, check_flipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +31,7 @@ def on_loop(world: World) -> Iterator[Client]:
 
 @pytest.mark.parametrize("model", ["flip", "run/5/flip", "later/5/flip", "grow/200000"])
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_cancelled_at_every_await(on_loop: Client, pool: np.ndarray, model: str, size: int) -> None:
+def test_cancelled_at_every_await(on_loop: Client, pool: Bytes, model: str, size: int) -> None:
     """Cancelled after 0, 1, 2 ... turns of the loop, until one is so late that the call is done."""
     channel, world = on_loop.channel, on_loop.world
     loop = on_loop.caller.loop  # type: ignore[attr-defined]
@@ -67,7 +66,7 @@ def test_cancelled_at_every_await(on_loop: Client, pool: np.ndarray, model: str,
         on_loop.flips(pool[step : step + size])
 
 
-def test_cancelled_in_a_crowd(on_loop: Client, pool: np.ndarray) -> None:
+def test_cancelled_in_a_crowd(on_loop: Client, pool: Bytes) -> None:
     """Half of two hundred are cancelled while they run; the other half is answered with its own bytes."""
     running = [on_loop.start(f"run/{20 + number % 30}/flip", pool[number : number + 3000]) for number in range(200)]
     time.sleep(0.01)
@@ -83,7 +82,7 @@ class Interrupt(BaseException):
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_interrupted_in_the_middle(world: World, pool: np.ndarray, size: int) -> None:
+def test_interrupted_in_the_middle(world: World, pool: Bytes, size: int) -> None:
     """A signal's handler raises inside of a blocking call, a hundred times at different moments."""
     caller = CALLERS["blocking"]()
     main = threading.get_ident()
@@ -119,7 +118,7 @@ def test_interrupted_in_the_middle(world: World, pool: np.ndarray, size: int) ->
         caller.close()
 
 
-def test_a_cancelled_request_leaves_the_queue(on_loop: Client, pool: np.ndarray) -> None:
+def test_a_cancelled_request_leaves_the_queue(on_loop: Client, pool: Bytes) -> None:
     """The node hears of it: a request that would have waited ten seconds is gone from its load at once."""
     future = on_loop.start("later/10000/flip", pool[:100], timeout_s=20)
     deadline_s = time.monotonic() + 5
@@ -130,3 +129,23 @@ def test_a_cancelled_request_leaves_the_queue(on_loop: Client, pool: np.ndarray)
         assert time.monotonic() < deadline_s, "the node still holds the request"
     with pytest.raises((asyncio.CancelledError, OverspillError, Exception)):
         future.result(1)
+
+
+def test_somebody_else_cancels(client: Client, pool: Bytes) -> None:
+    """`cancel` asks for an early end; the call's own outcome still comes, and unknown ids are nobody's."""
+    call = client.request("later/10000/flip", pool[:100])
+    future = client.caller.start(client.channel, call, client.world.deadline(20))
+    began_s = time.monotonic()
+    while not future.done():
+        client.channel.cancel(call.id)
+        client.channel.cancel(client.next_id())
+        time.sleep(0.01)
+        assert time.monotonic() < began_s + 5
+    with pytest.raises(Cancelled) as ended:
+        future.result()
+    assert ended.value.fate is Fate.NEVER_RAN
+    running = client.request("run/100/flip", pool[:100])
+    future = client.caller.start(client.channel, running, client.world.deadline(20))
+    time.sleep(0.02)
+    client.channel.cancel(running.id)
+    check_flipped(future.result(5), pool[:100])

@@ -6,11 +6,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, Unavailable
-from tests.contract.world import GRACE_S, Client, wait_until
+from tests.contract.world import GRACE_S, Bytes, Client, wait_until
 
 if TYPE_CHECKING:
     from tests.contract.world import Caller, World
@@ -42,7 +41,7 @@ def test_killed_after_hello(own_world: World) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 300_000])
-def test_killed_before_send(own_client: Client, pool: np.ndarray, size: int) -> None:
+def test_killed_before_send(own_client: Client, pool: Bytes, size: int) -> None:
     own_client.flips(pool[:size])
     own_client.world.kill()
     with pytest.raises(Unavailable) as gone:
@@ -53,7 +52,7 @@ def test_killed_before_send(own_client: Client, pool: np.ndarray, size: int) -> 
 
 @pytest.mark.parametrize("step", ["die_request", "die_reply"])
 @pytest.mark.parametrize("size", [100, 300_000])
-def test_killed_after_send(own_client: Client, pool: np.ndarray, step: str, size: int) -> None:
+def test_killed_after_send(own_client: Client, pool: Bytes, step: str, size: int) -> None:
     """At the request, or in the middle of writing the reply."""
     own_client.flips(pool[:size])
     own_client.world.arm(step)
@@ -65,7 +64,7 @@ def test_killed_after_send(own_client: Client, pool: np.ndarray, step: str, size
     _is_over(own_client, pool)
 
 
-def test_everybody_wakes(own_client: Client, pool: np.ndarray) -> None:
+def test_everybody_wakes(own_client: Client, pool: Bytes) -> None:
     running = [own_client.start("run/60000/flip", pool[:1000], timeout_s=30) for _ in range(20)]
     time.sleep(0.3)
     began_s = time.monotonic()
@@ -78,7 +77,7 @@ def test_everybody_wakes(own_client: Client, pool: np.ndarray) -> None:
     _is_over(own_client, pool)
 
 
-def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: np.ndarray) -> None:
+def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: Bytes) -> None:
     with Client(world, caller) as client:
         running = [client.start("run/400/flip", pool[:1000], timeout_s=30) for _ in range(20)]
         time.sleep(0.2)
@@ -93,7 +92,7 @@ def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: 
         _is_over(client, pool)
 
 
-def test_the_next_life_serves(own_client: Client, pool: np.ndarray) -> None:
+def test_the_next_life_serves(own_client: Client, pool: Bytes) -> None:
     """A channel belongs to one life; a new one opens on the same address."""
     old = own_client.channel
     own_client.flips(pool[:100])
@@ -107,7 +106,7 @@ def test_the_next_life_serves(own_client: Client, pool: np.ndarray) -> None:
     old.abort("the test is over")
 
 
-def _is_over(client: Client, pool: np.ndarray) -> None:
+def _is_over(client: Client, pool: Bytes) -> None:
     assert wait_until(lambda: not client.channel.alive, 2)
     with pytest.raises(NodeLost) as gone:
         client.call("flip", pool[:100], timeout_s=1)

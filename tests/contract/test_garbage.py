@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from fabric.errors import NodeLost, ProtocolError
 from tests.contract.conftest import WORLDS
-from tests.contract.world import Caller, Client, World, wait_until
+from tests.contract.world import Bytes, Caller, Client, World, wait_until
 
 FAULTS = sorted({fault for made in WORLDS.values() for fault in made.faults})  # type: ignore[attr-defined]
 
@@ -15,7 +14,7 @@ FAULTS = sorted({fault for made in WORLDS.values() for fault in made.faults})  #
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("size", [100, 300_000])
 def test_a_spoiled_answer_ends_the_channel_only(
-    world: World, caller: Caller, pool: np.ndarray, fault: str, size: int
+    world: World, caller: Caller, pool: Bytes, fault: str, size: int
 ) -> None:
     if fault not in world.faults:
         pytest.skip(f"the wire {world.name} cannot be made to show {fault}")
@@ -33,7 +32,7 @@ def test_a_spoiled_answer_ends_the_channel_only(
     assert world.serves()
 
 
-def test_others_on_the_channel_are_told(world: World, caller: Caller, pool: np.ndarray) -> None:
+def test_others_on_the_channel_are_told(world: World, caller: Caller, pool: Bytes) -> None:
     with Client(world, caller) as client:
         running = [client.start("run/700/flip", pool[:100], timeout_s=20) for _ in range(10)]
         client.flips(pool[:100])
@@ -45,7 +44,7 @@ def test_others_on_the_channel_are_told(world: World, caller: Caller, pool: np.n
                 future.result(5)
 
 
-def test_a_frame_over_the_limit_is_refused_at_home(client: Client, pool: np.ndarray) -> None:
+def test_a_frame_over_the_limit_is_refused_at_home(client: Client, pool: Bytes) -> None:
     from fabric.errors import InvalidArgument
 
     with pytest.raises(InvalidArgument, match="shorten"):

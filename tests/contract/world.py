@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from fabric.deadline import Deadline
 from fabric.dtypes import DType
 from fabric.layout import Layout, TensorSpec, layout_of
 from fabric.memory.lease import Lease
@@ -24,8 +24,10 @@ from fabric.transport import Answer, Call, Channel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
 
+Bytes = npt.NDArray[np.uint8]
 GRACE_S = 0.5
 """How much later than its deadline an outcome may come on a machine that runs other tests beside this one."""
 
@@ -158,20 +160,24 @@ class Client:
             return RequestId(self._client_id, next(self._numbers))
 
     def request(
-        self, model: str, data: np.ndarray, place: str = "bytes", foreign: Arena | None = None, **words: int
+        self, model: str, data: Bytes, place: str = "bytes", foreign: Arena | None = None, reply_bytes: int = 0
     ) -> Call:
-        return Call(self.next_id(), model, body_of(data, place, self.channel.arena, foreign), **words)
+        return Call(self.next_id(), model, body_of(data, place, self.channel.arena, foreign), reply_bytes=reply_bytes)
 
-    def call(self, model: str, data: np.ndarray, timeout_s: float = 10.0, place: str = "bytes", **words: int) -> Answer:
-        return self.caller.call(self.channel, self.request(model, data, place, **words), self.world.deadline(timeout_s))
+    def call(
+        self, model: str, data: Bytes, timeout_s: float = 10.0, place: str = "bytes", reply_bytes: int = 0
+    ) -> Answer:
+        return self.caller.call(
+            self.channel, self.request(model, data, place, None, reply_bytes), self.world.deadline(timeout_s)
+        )
 
     def start(
-        self, model: str, data: np.ndarray, timeout_s: float = 10.0, place: str = "bytes", **words: int
+        self, model: str, data: Bytes, timeout_s: float = 10.0, place: str = "bytes", reply_bytes: int = 0
     ) -> Future[Answer]:
-        call = self.request(model, data, place, **words)
+        call = self.request(model, data, place, None, reply_bytes)
         return self.caller.start(self.channel, call, self.world.deadline(timeout_s))
 
-    def flips(self, data: np.ndarray, timeout_s: float = 10.0, place: str = "bytes") -> None:
+    def flips(self, data: Bytes, timeout_s: float = 10.0, place: str = "bytes") -> None:
         """A whole good round, checked."""
         check_flipped(self.call("flip", data, timeout_s, place), data)
 
@@ -191,24 +197,24 @@ def layout_for(nbytes: int) -> Layout:
     return layout_of((TensorSpec.of("x", DType.UINT8, (nbytes,)),))
 
 
-def body_of(data: np.ndarray, place: str, own: Arena | None, foreign: Arena | None = None) -> Body:
+def body_of(data: Bytes, place: str, own: Arena | None, foreign: Arena | None = None) -> Body:
     """`data` as a body: plain bytes, a lease of the channel's own arena (where there is one), or of another one."""
     layout = layout_for(data.nbytes)
     arena = {"bytes": None, "lease": own, "foreign": foreign}[place]
     if arena is None:
         return Body(layout, data.tobytes().ljust(layout.body_bytes, b"\0"))
     lease = Lease.of(arena, max(1, layout.body_bytes))
-    np.frombuffer(lease.window, np.uint8)[: data.nbytes] = data
+    np.frombuffer(lease.view, np.uint8)[: data.nbytes] = data
     return Body(layout, lease)
 
 
-def bytes_of(answer: Answer) -> np.ndarray:
+def bytes_of(answer: Answer) -> Bytes:
     """The first tensor's bytes; holds the lease as long as the array lives."""
-    memory = answer.memory.window if isinstance(answer.memory, Lease) else answer.memory
+    memory = answer.memory.view if isinstance(answer.memory, Lease) else answer.memory
     return np.frombuffer(memory, np.uint8)[: answer.layout.specs[0].nbytes]
 
 
-def check_flipped(answer: Answer, data: np.ndarray) -> None:
+def check_flipped(answer: Answer, data: Bytes) -> None:
     """The answer is the complement of `data`, in every byte."""
     got = bytes_of(answer)
     assert got.nbytes == data.nbytes

@@ -1,0 +1,142 @@
+"""No slot is used again while somebody may still write to it, and without that rule this test would fail.
+
+A request is given up while the node is in the middle of writing its reply. A hundred callers then want a slot of that
+size at once. Only the local wire has slots that another process writes to.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import DeadlineExceeded, NodeLost, ResourceExhausted
+from fabric.memory.slots import SlotTable
+from tests.contract.local_world import LocalWorld
+from tests.contract.world import CALLERS, Bytes, Client, bytes_of, check_flipped, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.contract.world import Caller
+
+NBYTES = 256 << 10
+PIECES, GAP_MS = 10, 20
+CALLERS_MANY = 100
+
+
+@pytest.fixture(scope="module")
+def echo_world() -> Iterator[LocalWorld]:
+    world = LocalWorld()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def fence_client(echo_world: LocalWorld, caller: Caller) -> Iterator[Client]:
+    with Client(echo_world, caller) as client:
+        yield client
+
+
+def _give_up_mid_write(client: Client, how: str, data: Bytes, place: str = "lease") -> None:
+    """Starts a reply that is written over 200 ms, and leaves after 50."""
+    reply_bytes = data.nbytes if place == "lease" else 0
+    call = client.request(f"dribble/{PIECES}/{GAP_MS}", data, place, None, reply_bytes)
+    timeout_s = 0.05 if how == "late" else 10.0
+    future = client.caller.start(client.channel, call, client.world.deadline(timeout_s))
+    if how == "cancelled":
+        threading.Event().wait(0.05)
+        assert future.cancel()
+    else:
+        with pytest.raises(DeadlineExceeded):
+            future.result(5)
+
+
+def _want_the_slot(client: Client) -> list[Bytes]:
+    """A hundred replies of that size, all held at once."""
+    held: list[Bytes] = []
+
+    def work() -> None:
+        held.append(bytes_of(client.call(f"grow/{NBYTES}", np.zeros(64, np.uint8), reply_bytes=NBYTES)))
+
+    threads = [threading.Thread(target=work) for _ in range(CALLERS_MANY)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(held) == CALLERS_MANY
+    return held
+
+
+def _round(client: Client, how: str) -> int:
+    """Bytes that are not what the node answered, after every writer has ended."""
+    _give_up_mid_write(client, how, np.zeros(NBYTES, np.uint8))
+    held = _want_the_slot(client)
+    assert wait_until(lambda: _settled(client), 5)
+    threading.Event().wait(PIECES * GAP_MS / 1e3)  # where nothing is fenced, nothing tells when the writer ends
+    return sum(int(np.count_nonzero(reply != 7)) for reply in held)
+
+
+def _settled(client: Client) -> bool:
+    client.call("echo", np.zeros(64, np.uint8))  # looks after those that were given up
+    return not client.channel.zombies  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+def test_the_slot_waits_for_its_writer(fence_client: Client, how: str) -> None:
+    if how == "cancelled" and type(fence_client.caller) is CALLERS["blocking"]:
+        pytest.skip("a blocking call is given up by its deadline, or by an interrupt (see test_cancel)")
+    for _ in range(3):
+        assert _round(fence_client, how) == 0
+    arena = fence_client.channel.arena
+    assert arena is not None
+    assert arena.table.quarantined_bytes == 0
+
+
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+def test_without_the_fence_bytes_are_wrong(fence_client: Client, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: with a table that forgets writers, the dead request writes into a living one."""
+    if how == "cancelled" and type(fence_client.caller) is CALLERS["blocking"]:
+        pytest.skip("a blocking call is given up by its deadline, or by an interrupt (see test_cancel)")
+    monkeypatch.setattr(SlotTable, "writer_began", lambda _self, _slot: None)
+    monkeypatch.setattr(SlotTable, "writer_ended", lambda _self, _slot: None)
+    assert any(_round(fence_client, how) for _ in range(3))
+
+
+def test_small_slots_wait_as_well(fence_client: Client, pool: Bytes) -> None:
+    """Small calls use slots that their socket keeps for itself, and the socket waits with them."""
+    _give_up_mid_write(fence_client, "late", pool[:8192], "bytes")
+    running = [fence_client.start("run/150/flip", pool[number : number + 8192]) for number in range(CALLERS_MANY)]
+    for number, future in enumerate(running):
+        check_flipped(future.result(20), pool[number : number + 8192])
+
+
+def test_an_input_waits_for_its_reader(fence_client: Client, pool: Bytes) -> None:
+    """A lease that its holder gives back too early is not lent again while the node reads it."""
+    data = pool[:NBYTES]
+    call = fence_client.request("run/150/flip", data, "lease")
+    future = fence_client.caller.start(fence_client.channel, call, fence_client.world.deadline(10))
+    threading.Event().wait(0.05)
+    assert not isinstance(call.body.memory, bytes)
+    call.body.memory.release()
+    _want_the_slot(fence_client)
+    check_flipped(future.result(10), data)
+
+
+def test_a_lost_session_lends_nothing_any_more(caller: Caller, pool: Bytes) -> None:
+    world = LocalWorld()
+    try:
+        with Client(world, caller) as client:
+            arena = client.channel.arena
+            assert arena is not None
+            running = client.start("run/10000/flip", pool[:NBYTES], 20)
+            threading.Event().wait(0.1)
+            world.kill()
+            with pytest.raises(NodeLost):
+                running.result(5)
+            with pytest.raises(ResourceExhausted, match="gone"):
+                arena.lease(64)
+    finally:
+        world.close()
