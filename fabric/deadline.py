@@ -25,9 +25,12 @@ class Deadline:
     @classmethod
     def after(cls, timeout_s: float, now: float) -> Deadline:
         """The deadline `timeout_s` seconds from `now`. Raises InvalidArgument unless 0 <= timeout_s <= a day."""
-        if not 0.0 <= timeout_s <= TIMEOUT_MAX_S:  # NaN fails this too
-            raise InvalidArgument(f"timeout_s is {timeout_s}; give seconds between 0 and {TIMEOUT_MAX_S:.0f}")
-        return cls(now + timeout_s)
+        try:
+            if 0.0 <= timeout_s <= TIMEOUT_MAX_S:  # NaN fails this too
+                return cls(now + timeout_s)
+        except TypeError:  # no number at all
+            pass
+        raise InvalidArgument(f"timeout_s is {timeout_s!r}; give seconds between 0 and {TIMEOUT_MAX_S:.0f}")
 
     @classmethod
     def from_remaining_us(cls, remaining_us: int, now: float) -> Deadline:

@@ -69,6 +69,8 @@ def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
         raise InvalidArgument("two tensors have the same name; name each one differently")
     at, offsets, parts = 0, [], [b""]
     for spec in specs:
+        if not isinstance(spec.name, str):
+            raise InvalidArgument(f"a tensor is named {spec.name!r}, which is no text; name each one with a str")
         raw_name = spec.name.encode()
         if not 0 < len(raw_name) <= NAME_BYTES_MAX:
             raise InvalidArgument(f"tensor name {spec.name[:40]!r} is empty or over {NAME_BYTES_MAX} bytes; shorten it")

@@ -7,8 +7,9 @@ wire or a worker. Read `fabric/memory/slots.py`, then `fabric/frame.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,6 @@ from fabric.dtypes import DType, bytes_encode, dtype_of
 from fabric.errors import InvalidArgument
 from fabric.layout import Layout, TensorSpec, layout_of
 from fabric.memory.lease import Lease, tensor_view
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SMALL_BODY_BYTES = 64 * 1024
 """Bodies below this are copied (64 KiB: about 2 us) instead of leased: cheaper than the accounting of a slot."""
@@ -68,12 +66,14 @@ def _as_array(name: str, value: object) -> np.ndarray[Any, Any]:
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError) as error:
-            raise InvalidArgument(f"input {name!r} is on a device or of a kind numpy cannot see ({error})") from None
+        except Exception:  # noqa: BLE001 - the object is another library's, which may raise anything
+            raise InvalidArgument(
+                f"input {name!r} is on a device, or of a kind numpy cannot see; copy it to the CPU as a numpy array"
+            ) from None
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise InvalidArgument(f"input {name!r} is no array ({error}); give a numpy array") from None
+    except (ValueError, TypeError):
+        raise InvalidArgument(f"input {name!r} is no array of one shape and dtype; give a numpy array") from None
     if array.dtype == np.dtype(object) and not all(isinstance(x, (bytes, str)) for x in array.reshape(-1)):
         raise InvalidArgument(f"input {name!r} holds {type(value).__name__} objects; give a numpy array, bytes or str")
     return array
@@ -95,6 +95,8 @@ class Body:
 
 def tensors_of(inputs: Mapping[str, object]) -> tuple[Tensor, ...]:
     """The inputs as tensors, in the mapping's order. Raises InvalidArgument for what cannot travel."""
+    if not isinstance(inputs, Mapping):
+        raise InvalidArgument(f"the inputs are a {type(inputs).__name__}; give arrays by name, such as {{'x': array}}")
     return tuple(Tensor.of(name, value) for name, value in inputs.items())
 
 

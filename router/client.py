@@ -52,7 +52,7 @@ class Router:
 
     def infer(self, model: str, inputs: Mapping[str, object], *, timeout_s: float, priority: int = 0) -> Reply:
         """Sends `inputs` (numpy arrays, DLPack objects on the CPU, scalars, sequences, str or bytes; by name) and
-        returns the reply. `priority` 0 to 255: higher goes first on the node.
+        returns the reply. `priority` 1 goes first on the node, 255 last; 0 takes the middle.
 
         Raises OverspillError, whose `fate` says whether the model may have run: InvalidArgument and UnknownModel before
         anything is sent; DeadlineExceeded after `timeout_s`; Unavailable when no node could take it.
@@ -127,8 +127,8 @@ def _drive(core: Core, life: Generator[Attempt | Wait, Answer | OverspillError |
 
 def check_priority(priority: int) -> int:
     """The priority. Raises InvalidArgument unless it fits a byte."""
-    if not 0 <= priority <= 255:
-        raise InvalidArgument(f"priority is {priority}; give 0 to 255, higher goes first")
+    if not isinstance(priority, int) or not 0 <= priority <= 255:
+        raise InvalidArgument(f"priority is {priority!r}; give a whole number from 0 to 255")
     return priority
 
 

@@ -51,6 +51,7 @@ _LOST = "every wire to it was lost"
 class Offer:
     """Who offers a model: `facts` is what the first of them says of it, None where none says anything."""
 
+    everyone: tuple[Worker, ...]
     local: tuple[Worker, ...]
     remote: tuple[Worker, ...]
     facts: ModelFacts | None
@@ -124,7 +125,7 @@ class Table:  # mutable: the workers that are known
     def last_usable(self, worker: Worker, model: str, now: float) -> bool:
         """Whether nobody but this worker could take a request of the model now."""
         offer = self.offer(model)
-        return all(other is worker or other.why_not(now) for other in (*offer.local, *offer.remote))
+        return all(other is worker or other.why_not(now) for other in offer.everyone)
 
     def offer(self, model: str) -> Offer:
         """Who offers the model. Raises UnknownModel, or Unavailable when nobody is there at all."""
@@ -142,6 +143,7 @@ class Table:  # mutable: the workers that are known
             raise self._nobody(model)
         facts = [found for worker in offering if (found := worker.facts(model)) is not None]
         return Offer(
+            everyone=tuple(offering),
             local=tuple(worker for worker in offering if worker.is_local),
             remote=tuple(worker for worker in offering if not worker.is_local),
             facts=facts[0] if facts else None,
@@ -163,7 +165,7 @@ class Table:  # mutable: the workers that are known
         names = self.models()
         close = get_close_matches(model, names, n=5, cutoff=0.5) or sorted(names)[:5]
         there = f"did you mean {', '.join(close)}?" if close else "the nodes that are there offer none"
-        return UnknownModel(f"no node offers a model {model!r}; {there}")
+        return UnknownModel(f"no node offers a model {model[:80]!r}; {there}")
 
     def models(self) -> tuple[str, ...]:
         """The names of all models that a node takes requests for, sorted."""

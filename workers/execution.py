@@ -19,7 +19,7 @@ from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, Overs
 from fabric.layout import parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.onnxruntime import OnnxModel
-from workers.backends.python import PythonModel
+from workers.backends.python import TEXT_MAX, PythonModel
 
 if TYPE_CHECKING:
     from fabric.layout import Layout, TensorSpec
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from workers.modelconfig import ModelConfig
 
 PLANS_MAX = 1024
-TEXT_MAX = 300
-"""Characters of a model's own message that travel in an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fabric.dtypes import DType, bytes_encode, dtype_of
-from fabric.errors import ModelFailed
+from fabric.errors import InvalidArgument, ModelFailed
 from fabric.layout import ALIGN_BYTES, Layout, TensorSpec, layout_of
 from workers.modelconfig import ModelConfig, TensorDecl
 
@@ -120,17 +120,26 @@ class Outputs:  # mutable: filled by the model, then finished once
         return np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
 
     def __setitem__(self, name: str, value: object) -> None:
-        array = np.asarray(value)
-        kind = dtype_of(array)
+        array, kind, raw = self._seen(name, value)
         if kind is DType.BYTES:
-            raw = np.frombuffer(bytes_encode(array.reshape(-1).tolist()), np.uint8)
-            spec = TensorSpec(name, kind, array.shape, raw.nbytes)
+            spec = TensorSpec(name, kind, array.shape, len(raw))
             self._declared.check(spec)
-            np.copyto(np.ndarray(raw.shape, np.uint8, self._place(spec)), raw)
+            self._place(spec)[:] = raw
             return
         spec = self._declared.spec(name, kind, array.shape)
         target = np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
         np.copyto(target, array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+    def _seen(self, name: str, value: object) -> tuple[Array, DType, bytes]:
+        """The value as an array, its datatype, and the serialised form of BYTES. What cannot travel is the model's
+        fault here, and not the caller's."""
+        try:
+            array = np.asarray(value)
+            kind = dtype_of(array)
+            raw = bytes_encode(array.reshape(-1).tolist()) if kind is DType.BYTES else b""
+        except (InvalidArgument, ValueError) as error:
+            raise ModelFailed(f"model {self._declared.model!r} sets output {name!r} to no tensor: {error}") from None
+        return array, kind, raw
 
     def finish(self) -> tuple[Layout, bytes | None]:
         """The layout of the reply and, when it did not fit the caller's memory, its bytes."""
@@ -172,7 +181,7 @@ def _dtype(given: object) -> DType:
         return DType[given]
     try:
         return dtype_of(np.empty(0, given))
-    except TypeError as error:
+    except (TypeError, InvalidArgument) as error:
         raise ModelFailed(f"the model asks for an output of dtype {given!r} ({error}); give a numpy dtype") from None
 
 

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.errors import ModelBroken
 
+TEXT_MAX = 300
+"""Characters of a model's own message that travel in an error."""
+
 if TYPE_CHECKING:
     from workers.backends.base import Inputs, Outputs
     from workers.modelconfig import ModelConfig
@@ -60,5 +63,6 @@ def _make(config: ModelConfig) -> Any:
     except ModelBroken:
         raise
     except Exception as error:  # noqa: BLE001 - a model's own code may raise anything, and one model must not stop others
-        raise ModelBroken(f"model {config.name!r} cannot be made: {type(error).__name__}: {error}") from None
+        told = " ".join(str(error).split())[:TEXT_MAX]
+        raise ModelBroken(f"model {config.name!r} cannot be made: {type(error).__name__}: {told}") from None
     return model
