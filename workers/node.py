@@ -69,7 +69,9 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._failure: OverspillError | None = None
         self._published: Instance | None = None
         self._presence = Presence(config.registry) if config.registry else None
-        self._folder = Path(config.runtime_dir) if config.runtime_dir else make_folder(self._node_id)
+        self._folder = (
+            Path(config.runtime_dir) if config.runtime_dir else make_folder(f"{config.registry} {self._node_id}")
+        )
         self._socket_path = str(self._folder / SOCKET)
         self._admission = self._make_admission()
         listeners = Listeners(self._publish, self._model_refused)

@@ -20,11 +20,12 @@ PREFIX = "overspill-"
 SOCKET = "node.sock"
 
 
-def make_folder(node_id: str) -> Path:
-    """Makes the folder for a node id, and sweeps those of dead nodes. Raises ConfigError when it cannot be had."""
+def make_folder(identity: str) -> Path:
+    """Makes the folder of the node that `identity` names (its registry and id, so that two systems on one host do not
+    meet), and sweeps those of dead nodes. Raises ConfigError when it cannot be had."""
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     # A hash, because the path of a Unix socket is short and an id may be long.
-    folder = base / (PREFIX + hashlib.sha256(node_id.encode()).hexdigest()[:12])
+    folder = base / (PREFIX + hashlib.sha256(identity.encode()).hexdigest()[:12])
     sweep(base)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
