@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from fabric.deadline import Deadline
     from fabric.frame import Load
-    from fabric.hello import Welcome
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.rpc_fallback.config import RpcConfig
@@ -53,8 +52,9 @@ class RpcChannel:  # mutable: owns connections
         context = caller_context(config.tls) if config.tls is not None else None
         self._config = config
         self._arena = arena
+        # No part refers back to the channel: it goes, and its arena with it, when its holder drops it.
         self._lanes = LanePool(host_of(address), client_id, config, context, arena)
-        self._session = Session(address, client_id, config, expect, self._welcomed)
+        self._session = Session(address, client_id, config, expect, self._lanes.renew)
         self._bulk = Bulk(self._session, self._lanes, arena)
         self._changed = Condition()
         self._running = 0
@@ -113,7 +113,7 @@ class RpcChannel:  # mutable: owns connections
                 if answer is not None:
                     return answer
             return self._bulk.call(call, deadline)
-        except ProtocolError as error:
+        except (ProtocolError, NodeLost) as error:
             self.abort(str(error))
             raise
         finally:
@@ -128,7 +128,7 @@ class RpcChannel:  # mutable: owns connections
                 if answer is not None:
                     return answer
             return await self._bulk_async(call, deadline)
-        except ProtocolError as error:
+        except (ProtocolError, NodeLost) as error:
             self.abort(str(error))
             raise
         finally:
@@ -176,9 +176,6 @@ class RpcChannel:  # mutable: owns connections
         if threads is not None:
             threads.shutdown(wait=False)
 
-    def _welcomed(self, welcome: Welcome) -> None:
-        self._lanes.renew(welcome.lane_port if self._config.lanes_max else 0, welcome.lane_token)
-
     def _enter(self) -> None:
         with self._changed:
             if self._session.lost:
@@ -212,6 +209,11 @@ class RpcChannel:  # mutable: owns connections
                 if not last and session.renewed(failure, token, deadline):
                     continue
                 raise session.error(failure) from None
+            except OverspillError:
+                raise
+            except BaseException:  # a signal's handler raised in the middle of the wait: the node should know
+                self.cancel(call.id)
+                raise
             return self._small_answer(reply, call)
         raise AssertionError("the second pass returns or raises")
 

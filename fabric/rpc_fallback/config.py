@@ -62,7 +62,7 @@ class RpcServerConfig:
     token: str = ""
     threads_max: int = 32
     """Calls that wait for the node at the same time, lanes aside; a node queues behind it anyway."""
-    calls_max: int = 256
+    calls_max: int = 1024
     """Calls in the port, waiting for a thread too; more are refused at once."""
     peers_max: int = 64
     peer_idle_s: float = 600.0

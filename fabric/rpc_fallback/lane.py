@@ -50,7 +50,7 @@ class Lane:  # mutable: owns a socket
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._head = bytearray(HEADER_BYTES)
 
-    def send(self, frame: bytes | bytearray, body: bytes | memoryview, deadline: Deadline) -> None:
+    def send(self, frame: bytes, body: bytes | memoryview, deadline: Deadline) -> None:
         """Sends a frame and its body. Raises DeadlineExceeded or LaneBroken; either way close the lane."""
         try:
             self._bound(deadline)

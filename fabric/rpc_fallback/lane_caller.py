@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import ssl
 
     from fabric.frame import ReplyFrame
+    from fabric.hello import Welcome
     from fabric.memory.arena import Arena
     from fabric.memory.lease import Lease
     from fabric.message import RequestId
@@ -56,13 +57,14 @@ class LanePool:  # mutable: owns sockets
         self._backoff_s = BACKOFF_FIRST_S
         self._closed = False
 
-    def renew(self, port: int, token: str) -> None:
-        """The peer's lanes are at `port` (0: it has none) and opened by `token`."""
+    def renew(self, welcome: Welcome) -> None:
+        """A new session: where the peer's lanes are, if it has any, and what token opens them."""
         with self._changed:
-            self._port, self._token = port, token
+            self._port = welcome.lane_port if self._config.lanes_max else 0
+            self._token = welcome.lane_token
             self._open_from_s, self._backoff_s = 0.0, BACKOFF_FIRST_S
 
-    def call(self, request: RequestId, frame: bytearray, body: memoryview, deadline: Deadline) -> Answer:
+    def call(self, request: RequestId, frame: bytes, body: memoryview, deadline: Deadline) -> Answer:
         """One call on a lane. Raises LaneBroken when there is none or it broke, or what the peer or time says."""
         lane = self._take(request, deadline)
         healthy = sent = False

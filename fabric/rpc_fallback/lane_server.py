@@ -178,7 +178,7 @@ class LaneServer:  # mutable: owns a socket and threads
                 header = check_header(frame)
                 if header.kind is Kind.BYE:
                     return
-                request, layout = read_request(frame, header, peer.client_id)
+                request, layout = read_request(frame, header)
             except ProtocolError as error:
                 soon = Deadline(time.monotonic() + 1.0)
                 lane.send(error_outcome(error, RequestId(peer.client_id, 0), 0).frame, b"", soon)

@@ -138,8 +138,9 @@ class Peer:  # mutable: one caller's session
 
     def cancel(self, request: RequestId) -> None:
         """The caller gave a request up."""
-        if self.exchange.running(request):
-            self._channel.cancel(request)
+        cancel = getattr(self._channel, "cancel", None)
+        if cancel is not None and self.exchange.running(request):
+            cancel(request)
 
     def busy(self) -> bool:
         """Whether a request of this caller is on its way."""

@@ -90,7 +90,7 @@ class Service:
             self._check_token(context)
             peer = self._peers.admit(hello.client_id, hello.arena_bytes)
         except OverspillError as error:
-            return bytes(error_outcome(error, _NOBODY, self._facts.node_epoch).frame)
+            return error_outcome(error, _NOBODY, self._facts.node_epoch).frame
         facts = peer.channel.peer
         arena = peer.channel.arena
         welcome = Welcome(
@@ -103,7 +103,7 @@ class Service:
             self._lane_port,
             peer.lane_token,
         )
-        return bytes(encode_welcome(welcome, hello.client_id))
+        return encode_welcome(welcome, hello.client_id)
 
     def _check_token(self, context: grpc.ServicerContext) -> None:
         if not self._config.token:
@@ -117,7 +117,7 @@ class Service:
         peer = self._peer(message, context)
         try:
             frame, header, body = split(message, SESSION_BYTES)
-            request, layout = read_request(frame, header, peer.client_id)
+            request, layout = read_request(frame, header)
         except ProtocolError as error:
             return self._break_off(peer, error)
         outcome, request_id = self._ask(peer, request, layout, body, context)
@@ -125,7 +125,7 @@ class Service:
             peer.exchange.undelivered(request_id, outcome)
             needed = len(outcome.body)
             large = ReplyTooLarge(f"the reply has {needed} bytes; ask for it on a lane or stream", needed_bytes=needed)
-            return bytes(error_outcome(large, request_id, request.node_epoch).frame)
+            return error_outcome(large, request_id, request.node_epoch).frame
         reply = b"".join((outcome.frame, outcome.body))
         if context.is_active():
             peer.exchange.delivered(request_id, outcome)
@@ -175,7 +175,7 @@ class Service:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a stream needs a deadline; give the call a timeout")
         try:
             frame, header = _head(first)
-            request, layout = read_request(frame, header, peer.client_id)
+            request, layout = read_request(frame, header)
         except ProtocolError as error:
             yield self._break_off(peer, error)
             return
@@ -184,7 +184,7 @@ class Service:
         try:
             memory = peer.stage(request.body_bytes)
         except OverspillError as error:
-            yield bytes(error_outcome(error, request_id, request.node_epoch).frame)
+            yield error_outcome(error, request_id, request.node_epoch).frame
             return
         try:
             fill(_view(memory)[: request.body_bytes], pieces)
@@ -198,7 +198,7 @@ class Service:
         outcome = self._answer(peer, request, layout, memory, deadline, context)
         arrived = False
         try:
-            yield bytes(outcome.frame)
+            yield outcome.frame
             body = memoryview(outcome.body)
             for at in range(0, len(body), PIECE_BYTES):
                 yield bytes(body[at : at + PIECE_BYTES])
@@ -214,18 +214,18 @@ class Service:
         deadline = Deadline.after(min(context.time_remaining() or PING_S, PING_S), time.monotonic())
         try:
             check_header(message[SESSION_BYTES:])
-            return bytes(pong_frame(self._ask_ping(peer.channel, deadline)))
+            return pong_frame(self._ask_ping(peer.channel, deadline))
         except ProtocolError as error:
             return self._break_off(peer, error)
         except OverspillError as error:
-            return bytes(error_outcome(error, _NOBODY, self._facts.node_epoch).frame)
+            return error_outcome(error, _NOBODY, self._facts.node_epoch).frame
 
     def _cancel(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         peer = self._peer(message, context)
         try:
             header = check_header(message[SESSION_BYTES:])
-            if header.kind is not Kind.CANCEL or header.client_id != peer.client_id:
-                raise ProtocolError("what came as Cancel is none of the session's own; its channel is closed")
+            if header.kind is not Kind.CANCEL:
+                raise ProtocolError(f"{header.kind.name} came as Cancel; the peer's channel is closed")
         except ProtocolError as error:
             return self._break_off(peer, error)
         peer.cancel(RequestId(header.client_id, header.request_no))
@@ -234,7 +234,7 @@ class Service:
     def _bye(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         peer = self._peer(message, context)
         self._peers.drop(peer, Deadline.after(BYE_S, time.monotonic()))
-        return bytes(bare_frame(Kind.BYE))
+        return bare_frame(Kind.BYE)
 
     def _peer(self, message: bytes, context: grpc.ServicerContext) -> Peer:
         peer = self._peers.find(message[:SESSION_BYTES])
@@ -245,7 +245,7 @@ class Service:
 
     def _break_off(self, peer: Peer, error: ProtocolError) -> bytes:
         self._peers.break_off(peer, error)
-        return bytes(error_outcome(error, _NOBODY, self._facts.node_epoch).frame)
+        return error_outcome(error, _NOBODY, self._facts.node_epoch).frame
 
 
 def _head(first: bytes) -> tuple[bytes, Header]:

@@ -76,7 +76,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         if not remaining_s:
             raise too_late(Fate.NEVER_RAN)
         metadata = ((TOKEN_METADATA, f"Bearer {self._config.token}"),) if self._config.token else None
-        hello = bytes(encode_hello(Hello(self._client_id, self._config.arena_bytes)))
+        hello = encode_hello(Hello(self._client_id, self._config.arena_bytes))
         try:
             frame = self._hello(hello, timeout=remaining_s, metadata=metadata)
         except FAILURES as failure:
@@ -85,7 +85,9 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
             raise error from None
         header = check_header(frame)
         if header.kind is Kind.ERROR:
-            raise decode_error(frame, header).error
+            refusal = decode_error(frame, header).error
+            refusal.fate = Fate.NEVER_RAN
+            raise refusal
         welcome = decode_welcome(frame, header)
         self._check(welcome)
         self.peer = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)

@@ -76,7 +76,7 @@ class Method:
 class Outcome:
     """The final frame of a request, as the port holds it until it is delivered: with a reply, its body's memory."""
 
-    frame: bytearray
+    frame: bytes
     body: bytes | memoryview = b""
     lease: Lease | None = None
 
@@ -109,7 +109,7 @@ def split(message: bytes, at: int = 0) -> tuple[bytes, Header, memoryview]:
     return frame, header, body
 
 
-def request_frame(call: Call, node_epoch: int, budget_us: int) -> bytearray:
+def request_frame(call: Call, node_epoch: int, budget_us: int) -> bytes:
     """The REQUEST of one attempt. Raises InvalidArgument when names and shapes do not fit a frame."""
     layout = call.body.layout
     return encode_request(
@@ -131,12 +131,10 @@ def request_frame(call: Call, node_epoch: int, budget_us: int) -> bytearray:
     )
 
 
-def read_request(frame: bytes, header: Header, client_id: int) -> tuple[RequestFrame, Layout]:
-    """A request of the session's own client and its body's layout. Raises ProtocolError for anything else."""
+def read_request(frame: bytes, header: Header) -> tuple[RequestFrame, Layout]:
+    """A request and its body's layout. Raises ProtocolError for anything else."""
     if header.kind is not Kind.REQUEST:
         raise ProtocolError(f"the peer sent {header.kind.name} where REQUEST was due; check what it is")
-    if header.client_id != client_id:
-        raise ProtocolError("a request names another client than its session does; each client opens its own session")
     request = decode_request(frame, header)
     layout = parse_layout(request.descriptors)
     if layout.body_bytes != header.body_bytes:
@@ -222,7 +220,7 @@ def fill(view: memoryview, pieces: Iterator[bytes]) -> None:
         raise ProtocolError(f"a streamed body ended after {at} of {len(view)} bytes; send all of them")
 
 
-def pong_frame(load: Load) -> bytearray:
+def pong_frame(load: Load) -> bytes:
     """The answer to a PING."""
     payload = _LOAD.pack(load.sequence, load.accepted, load.outstanding_us, load.executors)
     return bare_frame(Kind.PONG, payload=payload)
