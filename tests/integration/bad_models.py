@@ -6,13 +6,14 @@ BROKEN says what the reason must tell. Used by `tests/integration/test_bad_input
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+
 from typing import TYPE_CHECKING
 
 from tests.integration.bad_node import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _CONFIG = """
 backend: "{backend}"
