@@ -67,7 +67,11 @@ def cut(batch: Batch, rows: NDArray[np.int64]) -> Batch:
     orders = np.unique(np.concatenate([hand, fresh[fresh >= 0]]))
     pairs[:, Pair.RIDER] = new_rider
     pairs[:, [Pair.FIRST, Pair.SECOND]] = np.where(fresh >= 0, np.searchsorted(orders, fresh), fresh)
-    part = replace(
+    matrix_start, seconds, metres = batch.matrix_start, batch.seconds, batch.metres
+    if len(matrix_start):
+        matrix_start, seconds = _cut_ragged(batch.matrix_start, batch.seconds, rows)
+        _, metres = _cut_ragged(batch.matrix_start, batch.metres, rows)
+    return replace(
         batch,
         riders=batch.riders[riders],
         orders=batch.orders[orders],
@@ -76,12 +80,10 @@ def cut(batch: Batch, rows: NDArray[np.int64]) -> Batch:
         route_start=route_start,
         route=route,
         pairs=pairs,
+        matrix_start=matrix_start,
+        seconds=seconds,
+        metres=metres,
     )
-    if len(batch.matrix_start):
-        matrix_start, seconds = _cut_ragged(batch.matrix_start, batch.seconds, rows)
-        _, metres = _cut_ragged(batch.matrix_start, batch.metres, rows)
-        part = replace(part, matrix_start=matrix_start, seconds=seconds, metres=metres)
-    return Batch.from_tensors(part.tensors())
 
 
 def with_routes(batch: Batch, options: Options) -> Batch:
@@ -92,11 +94,10 @@ def with_routes(batch: Batch, options: Options) -> Batch:
     riders = len(batch.riders)
     alone = np.full((riders, len(Pair)), -1, np.int32)
     alone[:, Pair.RIDER] = np.arange(riders)
-    asked = replace(batch, pairs=alone, options=options.tensor())
-    stops = solve_batch(Batch.from_tensors(asked.tensors())).stops
+    stops = solve_batch(replace(batch, pairs=alone, options=options.tensor())).stops
     lengths = (stops != NO_STOP).sum(axis=1)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return Batch.from_tensors(replace(batch, route=stops[stops != NO_STOP], route_start=starts).tensors())
+    return replace(batch, route=stops[stops != NO_STOP], route_start=starts)
 
 
 def with_matrices(batch: Batch) -> Batch:
@@ -120,13 +121,12 @@ def with_matrices(batch: Batch) -> Batch:
         seconds.append((-(-way * 60 // rider[Rider.SPEED])).astype(np.int32).ravel())
     sizes = np.array([0, *(len(entries) for entries in metres)], np.int64)
     none = np.zeros(0, np.int32)
-    part = replace(
+    return replace(
         batch,
         matrix_start=np.cumsum(sizes),
         seconds=np.concatenate([none, *seconds]),
         metres=np.concatenate([none, *metres]),
     )
-    return Batch.from_tensors(part.tensors())
 
 
 def _cut_ragged(start: Tensor, values: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ and kept for the rider's other pairs (coord mode); keeping it changes no answer,
 number alone. A pair with a fault gets its status; nothing it holds can reach another pair. Next: solve.py.
 """
 
-
 import numpy as np
 
 from examples.dispatch.route_plan.gather import load_pair
@@ -13,7 +12,6 @@ from examples.dispatch.route_plan.jit import jit, kernel
 from examples.dispatch.route_plan.layout import (
     DUE,
     HAS_END,
-    NO_STOP,
     ORDERS_MAX,
     PARAMETERS,
     START,
@@ -31,7 +29,7 @@ from examples.dispatch.route_plan.load import (
     Table,
     check_bounds,
 )
-from examples.dispatch.route_plan.memory import COUNT, UNKNOWN, Bytes, Hands, Replies, Tables, Work
+from examples.dispatch.route_plan.memory import COUNT, ROW, UNKNOWN, Bytes, Hands, Replies, Tables, Work
 from examples.dispatch.route_plan.plan import plan, take_route
 from examples.dispatch.route_plan.starts import two_stage
 from examples.dispatch.route_plan.walk import Ints, Legs, step
@@ -144,7 +142,11 @@ def plan_pair(tables: Tables, work: Work, hands: Hands, replies: Replies, p: int
 
 @jit
 def run(tables: Tables, replies: Replies) -> None:
-    """Plan every pair. The shapes of the tables were checked by the caller; what stands in them was not."""
+    """Plan every pair.
+
+    The shapes of the tables were checked by the caller, what stands in them was not. Replies come filled with what
+    "no answer" looks like.
+    """
     work = Work(
         np.zeros((STRIDE, STRIDE, 2), np.int32),
         np.zeros((STRIDE, STOP_FIELDS), np.int64),
@@ -153,22 +155,21 @@ def run(tables: Tables, replies: Replies) -> None:
         np.zeros((STRIDE, 2), np.int64),
         np.zeros(ORDERS_MAX, np.int64),
         np.zeros(STOPS_MAX + 2, np.int64),
-        np.full(3, UNKNOWN, np.int64),
+        np.zeros(3, np.int64),
     )
+    work.held[ROW] = UNKNOWN
     riders = len(tables.riders)
     hands = Hands(
-        np.full(riders, UNKNOWN, np.int64),
+        np.zeros(riders, np.int64),
         np.zeros(riders, np.int64),
         np.zeros(riders, np.int64),
         np.zeros(riders, np.int64),
         np.zeros((riders, STOPS_MAX), np.uint8),
     )
+    for r in range(riders):
+        hands.status[r] = UNKNOWN
     by_place = len(tables.matrix_start) == 0
     for p in range(len(tables.pairs)):
-        replies.states[p, :] = 0
-        replies.costs[p, :] = 0
-        replies.routes[p, :] = NO_STOP
-        replies.arrivals[p, :] = -1
         status, n = load_pair(tables, work, p, by_place)
         if status == _OK:
             status = plan_pair(tables, work, hands, replies, p, n, by_place)

@@ -167,7 +167,8 @@ def branch_and_bound(
             _, cost, violation = finish(legs, stops, par, v, t, cost, 0)
             if violation == 0 and (cost < bound or (cost == bound and before(seq, best, m))):
                 bound = cost
-                best[:m] = seq[:m]
+                for k in range(m):
+                    best[k] = seq[k]
             continue
         phases[(v - 1) // 2] += 1
         metres, seconds = metres - least[v, 1], seconds - least[v, 0] - stops[v, SERVICE]

@@ -110,7 +110,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The tensors of one request, their dtypes and shapes checked (what stands in them is checked pair by pair)."""
+    """The tensors of one request; dtypes and shapes are checked here, what stands in them pair by pair."""
 
     riders: Tensor
     orders: Tensor
@@ -124,22 +124,26 @@ class Batch:
     metres: Tensor
     options: Tensor
 
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Any]) -> "Batch":
-        """Check and take over a request's tensors. Raises ValueError with one sentence about the first fault."""
-        batch = cls(*(_checked(name, dtype, shape, tensors) for name, dtype, shape in INPUTS))
+    def __post_init__(self) -> None:
+        """Refuse with ValueError, one sentence about the first fault, what the kernels could not read safely."""
+        for name, dtype, shape in INPUTS:
+            _check(name, dtype, shape, getattr(self, name))
         for start in ("hand_start", "route_start"):
-            if len(getattr(batch, start)) != len(batch.riders) + 1:
-                raise ValueError(f"tensor {start} must have one entry more than riders ({len(batch.riders) + 1})")
-        if len(batch.matrix_start) not in (0, len(batch.pairs) + 1):
-            raise ValueError(f"tensor matrix_start must have {len(batch.pairs) + 1} entries, or 0 in coord mode")
-        if len(batch.seconds) != len(batch.metres):
+            if len(getattr(self, start)) != len(self.riders) + 1:
+                raise ValueError(f"tensor {start} must have one entry more than riders ({len(self.riders) + 1})")
+        if len(self.matrix_start) not in (0, len(self.pairs) + 1):
+            raise ValueError(f"tensor matrix_start must have {len(self.pairs) + 1} entries, or 0 in coord mode")
+        if len(self.seconds) != len(self.metres):
             raise ValueError("tensors seconds and metres must have equal lengths")
         for place, name, least, most in _RANGES:
-            value = int(batch.options[place])
+            value = int(self.options[place])
             if not least <= value <= most:
                 raise ValueError(f"option {name} is {value}, it must lie between {least} and {most}")
-        return batch
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Any]) -> "Batch":
+        """Take over a request's tensors. Raises ValueError with one sentence about the first fault."""
+        return cls(*(_taken(name, tensors) for name, _, _ in INPUTS))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name, as they travel."""
@@ -160,24 +164,32 @@ class Answer:
     stops: Tensor
     arrivals: Tensor
 
+    def __post_init__(self) -> None:
+        """Refuse with ValueError what is no reply."""
+        for name, dtype, shape in OUTPUTS:
+            _check(name, dtype, shape, getattr(self, name))
+
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any]) -> "Answer":
         """Take over a reply's tensors. Raises ValueError where they are not those of a reply."""
-        return cls(*(_checked(name, dtype, shape, tensors) for name, dtype, shape in OUTPUTS))
+        return cls(*(_taken(name, tensors) for name, _, _ in OUTPUTS))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name, as they travel."""
         return {name: getattr(self, name) for name, _, _ in OUTPUTS}
 
 
-def _checked(name: str, dtype: str, shape: tuple[int, ...], tensors: Mapping[str, Any]) -> Tensor:
+def _taken(name: str, tensors: Mapping[str, Any]) -> Tensor:
     try:
-        value = tensors[name]
+        return np.ascontiguousarray(tensors[name])
     except KeyError:
         raise ValueError(f"tensor {name} is missing, send it (an empty one where it does not apply)") from None
-    array = np.asarray(value)
+
+
+def _check(name: str, dtype: str, shape: tuple[int, ...], array: Tensor) -> None:
     if array.dtype != np.dtype(dtype):
         raise ValueError(f"tensor {name} has dtype {array.dtype}, send {dtype}")
     if array.ndim != len(shape) or any(want not in (-1, got) for want, got in zip(shape, array.shape, strict=True)):
         raise ValueError(f"tensor {name} has shape {list(array.shape)}, send {list(shape)} (-1: any length)")
-    return np.ascontiguousarray(array)
+    if not array.flags.c_contiguous:
+        raise ValueError(f"tensor {name} is not contiguous, pass it through numpy.ascontiguousarray")

@@ -232,7 +232,9 @@ def insert_new(
     order = np.empty(2, np.int64)
     for k in range(n - n_hand):
         order[k] = n_hand + k
-    other = seq.copy()
+    other = np.zeros(len(seq), np.int64)
+    for k in range(m):
+        other[k] = seq[k]
     length, violation, cost = insert_in_turn(
         legs, stops, par, seq, m, tab, pickups, order, n - n_hand, int(SMALLER_WINS)
     )
@@ -249,6 +251,7 @@ def insert_new(
                 better = other[k] < seq[k]
                 break
     if better:
-        seq[:] = other
+        for k in range(length2):
+            seq[k] = other[k]
         return length2, violation2, cost2
     return length, violation, cost

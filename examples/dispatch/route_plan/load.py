@@ -101,7 +101,6 @@ def set_rider(rider: Table, options: Ints, stops: Ints, par: Ints, spots: Ints) 
     par[CAPACITY], par[START], par[HAS_END] = rider[_R_CAPACITY], rider[_R_START], rider[_R_HAS_END]
     spots[0, 0], spots[0, 1] = rider[_R_X], rider[_R_Y]
     spots[END, 0], spots[END, 1] = rider[_R_END_X], rider[_R_END_Y]
-    stops[END, :] = 0
     stops[END, DUE] = rider[_R_END_DUE]
 
 

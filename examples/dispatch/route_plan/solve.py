@@ -6,7 +6,7 @@ numba is imported at the first call, so that whoever only builds requests needs 
 import numpy as np
 
 from examples.dispatch.route_plan.contract import Answer, Batch, Options, Tensor
-from examples.dispatch.route_plan.layout import ORDERS_MAX, STOPS_MAX, Order, Rider
+from examples.dispatch.route_plan.layout import NO_STOP, ORDERS_MAX, STOPS_MAX, Order, Rider
 
 
 def solve_batch(batch: Batch) -> Answer:
@@ -19,10 +19,10 @@ def solve_batch(batch: Batch) -> Answer:
     from examples.dispatch.route_plan.memory import Replies, Tables
 
     pairs = len(batch.pairs)
-    states = np.empty((pairs, 3), np.int32)
-    costs = np.empty((pairs, 4), np.int64)
-    routes = np.empty((pairs, STOPS_MAX), np.uint8)
-    arrivals = np.empty((pairs, ORDERS_MAX), np.int32)
+    states = np.zeros((pairs, 3), np.int32)
+    costs = np.zeros((pairs, 4), np.int64)
+    routes = np.full((pairs, STOPS_MAX), NO_STOP, np.uint8)
+    arrivals = np.full((pairs, ORDERS_MAX), -1, np.int32)
     tables = Tables(*(_read_only(array) for array in batch.tensors().values()))
     run(tables, Replies(states, costs, routes, arrivals))
     status, proved, late_max = np.ascontiguousarray(states.T)

@@ -48,7 +48,9 @@ def shortest(legs: Legs, stops: Ints, par: Ints, pickups: Ints, n: int, best: In
     for o in range(n):
         places[o] = states
         states *= 3 if pickups[o] > 0 else 2
-    left = np.full(states * n, INT32_MAX, np.int32)
+    left = np.zeros(states * n, np.int32)
+    for k in range(states * n):
+        left[k] = INT32_MAX
     phases = np.zeros(n, np.int64)
     for here in range(states - 1, -1, -1):
         room, done = par[CAPACITY] - par[LOAD_START], True

@@ -352,3 +352,31 @@ def test_a_malformed_request_is_refused_in_one_sentence(name: str, value: np.nda
         tensors[name] = value
     with pytest.raises(ValueError, match=words):
         Batch.from_tensors(tensors)
+
+
+def test_tables_that_are_not_contiguous_are_refused_or_copied() -> None:
+    batch = three_pairs()
+    wide = np.zeros((len(batch.orders), 2 * len(Order)), np.int32)
+    wide[:, ::2] = batch.orders
+    with pytest.raises(ValueError, match="not contiguous"):
+        replace(batch, orders=wide[:, ::2])
+    assert same(solve_batch(Batch.from_tensors({**batch.tensors(), "orders": wide[:, ::2]})), solve_batch(batch))
+
+
+def test_kernels_are_kept_where_a_folder_can_be_written_and_only_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from examples.dispatch.route_plan import jit
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder = jit.cache_folder.__wrapped__()
+    assert Path(folder).parent == tmp_path / "overspill-route-plan"
+    assert list(Path(folder).iterdir()) == []
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/no/such")
+    assert jit.cache_folder.__wrapped__() == ""
+    monkeypatch.setattr(jit, "cache_folder", lambda: "")
+
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert jit.jit(double)(21) == 42
