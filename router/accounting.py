@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Accounting:  # mutable: the requests that are out
-    """Numbers requests from 1 and keeps those that are out, oldest first. `lock` guards it."""
+    """Numbers requests from 1 and keeps those that are `out`, oldest first. `lock` guards it; tickets change it."""
 
-    __slots__ = ("_lock", "_next_no", "_out")
+    __slots__ = ("lock", "next_no", "out")
 
     def __init__(self, lock: Lock) -> None:
-        self._lock = lock
-        self._next_no = 1
-        self._out: dict[int, None] = {}  # keeps the order of insertion, which is the order of the numbers
+        self.lock = lock
+        self.next_no = 1
+        self.out: dict[int, None] = {}  # keeps the order of insertion, which is the order of the numbers
 
     def request(self) -> Ticket:
         """The context of one request."""
@@ -34,31 +34,18 @@ class Accounting:  # mutable: the requests that are out
     @property
     def active(self) -> int:
         """Requests that are out now."""
-        return len(self._out)
+        return len(self.out)
 
     @property
     def ack_no(self) -> int:
         """All requests below this number are settled. The lock is held by the caller."""
-        for request_no in self._out:
+        for request_no in self.out:
             return request_no
-        return self._next_no
-
-    def begin(self) -> int:
-        """Numbers a request and enters it."""
-        with self._lock:
-            request_no = self._next_no
-            self._next_no = request_no + 1
-            self._out[request_no] = None
-            return request_no
-
-    def end(self, request_no: int) -> None:
-        """The request with this number is settled, for whatever reason."""
-        with self._lock:
-            del self._out[request_no]
+        return self.next_no
 
 
 class Ticket:  # mutable: entered once
-    """One request that is out, from `with` to its end. `request_no` is its number."""
+    """One request that is out, from `with` to its end. `request_no` is its number, 0 before."""
 
     __slots__ = ("_accounting", "request_no")
 
@@ -68,10 +55,16 @@ class Ticket:  # mutable: entered once
 
     def __enter__(self) -> Self:
         assert self.request_no == 0, "a ticket is for one request"
-        self.request_no = self._accounting.begin()
+        accounting = self._accounting
+        with accounting.lock:
+            self.request_no = accounting.next_no
+            accounting.next_no += 1
+            accounting.out[self.request_no] = None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._accounting.end(self.request_no)
+        accounting = self._accounting
+        with accounting.lock:
+            del accounting.out[self.request_no]

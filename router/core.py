@@ -14,7 +14,7 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from fabric import errors
-from fabric.errors import OverspillError
+from fabric.errors import OverspillError, ResourceExhausted
 from fabric.message import RequestId
 from router.accounting import Accounting
 from router.attempt import Attempts
@@ -77,7 +77,7 @@ class Core:
         self.accounting = Accounting(self.lock)
         self.budget = RetryBudget(config.retry_budget_ratio, config.retry_budget_min)
         self.holdings = Holdings()
-        self.staging = Staging(arena, self._shared_arena, self.holdings.sentence)
+        self.staging = Staging(arena, self._shared_arena, self.holdings.blamed)
         self.closed = False
         self._dispatcher = Dispatcher(config, self.table, self.accounting, self.lock, rng, clock)
         self._backoff = FullJitter(config.backoff_first_s, config.backoff_max_s, rng)
@@ -89,7 +89,7 @@ class Core:
 
     def check_usable(self) -> None:
         """Raises RouterClosed or RouterUsedAfterFork."""
-        if self.forked:
+        if os.getpid() != self._pid:
             raise errors.RouterUsedAfterFork(
                 "this router belongs to the parent process; call Router.connect again in the child"
             )
@@ -136,6 +136,8 @@ class Core:
                     if retrying:
                         self._end_retry()
                         retrying = False
+                    if type(outcome) is ResourceExhausted:  # of an arena, not of a queue
+                        outcome = self.holdings.blamed(outcome)
                     delay_s = attempts.failed(outcome, attempt.picked.worker.name, self.clock())
                     while not (retrying := self._begin_retry()):
                         yield Wait(attempts.over_budget(self.clock()), for_worker=False)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from router.learned import Kind
     from router.load import Dispatch
     from router.pick import Picked
-    from router.table import Command, Offer, Table
+    from router.table import Command, Table
     from router.workers import WorkerLink
 
 WORKER_FAULTS = (errors.NodeLost, errors.ExecutorLost, errors.ProtocolError, errors.StaleEpoch, errors.AccessDenied)
@@ -130,12 +130,11 @@ class Dispatcher:
     ) -> Attempt | Nobody:
         """Picks a worker and books the dispatch. Raises UnknownModel or Unavailable before a first attempt."""
         body_bytes = body.layout.body_bytes
-        commands: tuple[Command, ...] = ()
         begun: Attempt | Nobody
         with self._lock:
             now = self._clock()
             try:
-                offer = self._table.offer(model)
+                offer = self._table.offers.get(model) or self._table.offer(model)
             except OverspillError:
                 if not attempts.count:
                     raise
@@ -143,8 +142,6 @@ class Dispatcher:
             kind = self._table.work.kind(model, body_bytes)
             reply_bytes = kind.reply_bytes
             found = pick(offer, kind, body_bytes + reply_bytes, attempts.avoid, self._sample, self._rng, now)
-            if found.excluded:
-                commands = self._sweep(offer)
             if isinstance(found, Nobody):
                 begun = found
             else:
@@ -157,17 +154,7 @@ class Dispatcher:
                 call = Call(request_id, model, body, self._accounting.ack_no, priority, number, reply_bytes)
                 dispatch = worker.ahead.sent(terms[4])
                 begun = Attempt(self, found, link, call, dispatch, deadline, attempts.deadline, kind, now)
-        if commands:
-            self.execute(commands)
         return begun
-
-    def _sweep(self, offer: Offer) -> tuple[Command, ...]:
-        """Takes out workers whose link is dead, though no request of ours told so. The lock is held."""
-        commands: tuple[Command, ...] = ()
-        for worker in (*offer.local, *offer.remote):
-            if worker.link is not None and not worker.link.alive:
-                commands += self._table.link_lost(worker, worker.link)
-        return commands
 
     def end(self, attempt: Attempt, dispatch: Dispatch) -> None:
         """Takes a dispatch out of the books and learns from its outcome."""
@@ -199,7 +186,7 @@ class Dispatcher:
         kind.learn(compute_ms, reply_bytes, now)
         transport_ms = attempt.round_trip_ms - compute_ms - answer.queue_us / 1000.0
         nbytes = attempt.call.body.layout.body_bytes + reply_bytes
-        worker.line_of(answer.wire).learn(nbytes, max(0.0, transport_ms))
+        worker.carried_by(answer.wire).learn(nbytes, max(0.0, transport_ms))
         worker.answered()
 
     def _judge(self, attempt: Attempt, error: OverspillError, now: float) -> None:

@@ -39,6 +39,8 @@ _STALE_S = 30.0
 _SCALED_BUCKETS_MAX = 4
 """A size that was never seen is taken to need more, with its bytes, but 16 times at most: small runs are mostly
 overhead."""
+_RATIO_ALWAYS, _RATIO_EVERY = 16, 8
+"""A worker's slowness is compared in its first runs of a kind, then in every eighth: it is asked for new sizes only."""
 _SLOW_START = 1.5
 """A worker that never ran the model is taken to be this much slower than those that did."""
 _REPLY_UNKNOWN_MIN_BYTES = 64 * 1024
@@ -165,6 +167,8 @@ class Speed:  # mutable: learns
         if mean is None:
             mean = self._means[kind] = _Mean()
         mean.learn(ms, now)
+        if mean.samples > _RATIO_ALWAYS and mean.samples % _RATIO_EVERY:
+            return
         usual = kind.usual_ms()
         if usual:
             slowness = self._slowness.get(kind.model)

@@ -115,12 +115,13 @@ class Links:
         self._look(worker)  # it may have died between its opening and now
 
     def _look(self, worker: Worker) -> None:
-        """Takes a worker out whose link died, though no request of ours told so."""
+        """Takes a worker out whose link died, though no request of ours told so; notes a change of its wire."""
         commands: tuple[Command, ...] = ()
         with self._core.lock:
             link = worker.link
             if link is not None and not link.alive and not self._core.closed:
                 commands = self._core.table.link_lost(worker, link)
+            worker.wire_changed()
         self.execute(commands)
 
     async def _supervise(self) -> None:

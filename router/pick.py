@@ -54,24 +54,27 @@ def pick(
 ) -> Picked | Nobody:
     """Picks among `offer`, with at most `sample` remote candidates, for a request of this kind; its body and reply take
     `nbytes` together. `avoid`: workers that failed this request."""
+    if len(offer.everyone) == 1 and not avoid:  # most routers of one machine: nothing to compare
+        (only,) = offer.everyone
+        if not only.why_not(now):
+            return Picked(only, price(only.line, only.ahead, only.speed, kind, nbytes, now), 1, (), last_resort=False)
     excluded: list[tuple[str, str]] = []
     usable = [worker for worker in offer.local if _usable(worker, avoid, excluded, now)]
     if offer.remote:
         usable += _sampled(offer.remote, avoid, sample, excluded, rng, now)
     last_resort = False
     if not usable:
-        everyone = (*offer.local, *offer.remote)
         if avoid:  # the ones that failed it are better than nobody
-            usable = [worker for worker in everyone if not worker.why_not(now)]
+            usable = [worker for worker in offer.everyone if not worker.why_not(now)]
         if not usable:
-            usable = [worker for worker in everyone if worker.can_carry]
+            usable = [worker for worker in offer.everyone if worker.can_carry]
             last_resort = True
     if not usable:
         return Nobody(tuple(excluded))
     best = usable[0]
-    terms, ties = price(best.line(), best.ahead, best.speed, kind, nbytes, now), 1
+    terms, ties = price(best.line, best.ahead, best.speed, kind, nbytes, now), 1
     for worker in usable[1:]:
-        other = price(worker.line(), worker.ahead, worker.speed, kind, nbytes, now)
+        other = price(worker.line, worker.ahead, worker.speed, kind, nbytes, now)
         if other[0] < terms[0] - _SAME_MS:
             best, terms, ties = worker, other, 1
         elif other[0] < terms[0] + _SAME_MS:

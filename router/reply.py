@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
-from fabric.errors import InvalidArgument
+from fabric.errors import InvalidArgument, ResourceExhausted
 from fabric.memory.lease import Lease, tensors
 from router.price import Price
 
@@ -156,8 +156,13 @@ class Holdings:  # mutable: what replies hold of each arena
             self.copied_out += 1
         return _copied(answer, lease)
 
+    def blamed(self, error: ResourceExhausted) -> ResourceExhausted:
+        """The error of a full arena, with the names of those who hold it."""
+        held = self.sentence()
+        return ResourceExhausted(f"{error}; {held}", error.fate) if held else error
+
     def sentence(self) -> str:
-        """Who holds what, for an error about memory; empty if nobody holds anything."""
+        """Who holds what; empty if nobody holds anything."""
         with self._lock:
             self._settle()
             nbytes: Counter[str] = Counter()

@@ -43,14 +43,19 @@ class _Plan:
 
 class Staging:  # mutable: remembers plans
     """Stages the inputs of one router. `shared_arena` gives the arena of a local node, or None; then `own` is used.
-    `holders` tells who holds memory, for the error of a full arena."""
+    `blame` adds to the error of a full arena who holds it."""
 
-    __slots__ = ("_holders", "_own", "_plans", "_shared_arena")
+    __slots__ = ("_blame", "_own", "_plans", "_shared_arena")
 
-    def __init__(self, own: Arena, shared_arena: Callable[[], Arena | None], holders: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        own: Arena,
+        shared_arena: Callable[[], Arena | None],
+        blame: Callable[[ResourceExhausted], ResourceExhausted],
+    ) -> None:
         self._own: Arena | None = own
         self._shared_arena = shared_arena
-        self._holders = holders
+        self._blame = blame
         self._plans: dict[_PlanKey, _Plan] = {}
 
     def stage(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
@@ -122,8 +127,7 @@ class Staging:  # mutable: remembers plans
         try:
             return Lease.of(arena, nbytes)
         except ResourceExhausted as error:
-            held = self._holders()
-            raise ResourceExhausted(f"{error}{'; ' + held if held else ''}") from None
+            raise self._blame(error) from None
 
     def close(self) -> None:
         """Lets go of the own arena; its memory stays while a view of it is alive."""

@@ -132,13 +132,13 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         "_config",
         "_eject_s",
         "_failures",
-        "_line",
+        "_lines",
         "_wire",
         "ahead",
         "ejected_until_s",
         "instance",
         "is_local",
-        "lines",
+        "line",
         "link",
         "name",
         "silent",
@@ -155,9 +155,9 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self.link: WorkerLink | None = None
         self.is_local = False
         self.ahead = WorkAhead()
-        self.lines: dict[WireName, TransportLine] = {}
         self._wire = WireName.RPC
-        self._line: TransportLine | None = None
+        self.line = TransportLine(WireName.RPC)
+        self._lines = {WireName.RPC: self.line}
         self.speed = Speed(now)
         self.story: list[str] = []
         self.trouble = ""
@@ -173,21 +173,22 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self.link = link
         self.trouble = ""
         self.is_local = link.wire is WireName.LOCAL
+        self.wire_changed()
 
-    def line(self) -> TransportLine:
-        """What is known of the wire that carries new calls now; only asked while there is a link."""
+    def carried_by(self, wire: WireName) -> TransportLine:
+        """What is known of a wire to it; from now on it is taken to be the one that carries new calls."""
+        if wire is not self._wire:  # asked first: a member of an enum is slow to find in a dict
+            line = self._lines.get(wire)
+            if line is None:
+                line = self._lines[wire] = TransportLine(wire)
+            self._wire, self.line = wire, line
+        return self.line
+
+    def wire_changed(self) -> None:
+        """Its link may use another wire now."""
         wire = self.link.wire if self.link is not None else None
-        return self.line_of(wire if wire is not None else self._wire)
-
-    def line_of(self, wire: WireName) -> TransportLine:
-        """What is known of a wire to it."""
-        if wire is self._wire and self._line is not None:  # a member of an enum is slow to find in a dict
-            return self._line
-        found = self.lines.get(wire)
-        if found is None:
-            found = self.lines[wire] = TransportLine(wire)
-        self._wire, self._line = wire, found
-        return found
+        if wire is not None:
+            self.carried_by(wire)
 
     def link_lost(self) -> None:
         """Its link is dead: no new work from now on."""
@@ -237,9 +238,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         readiness = self.instance.readiness
         if readiness is Readiness.DRAINING or readiness is Readiness.STARTING:
             return str(readiness.value)
-        link = self.link
-        if link is None or (link.wire is None and not link.alive):  # in this order: a wire in use is cheap to ask for
-            return "link lost"
+        # Whether its link is alive need not be asked: whoever sees it die says so before it picks again.
         return "silent" if self.silent else ""
 
     @property

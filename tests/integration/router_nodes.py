@@ -148,6 +148,14 @@ class Nodes:
             if b"executor" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGKILL)
 
+    def stop(self, name: str) -> None:
+        """SIGSTOPs all processes of a node."""
+        os.killpg(self._processes[name].pid, signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        """Ends a stop."""
+        os.killpg(self._processes[name].pid, signal.SIGCONT)
+
     def drain(self, name: str) -> None:
         """SIGTERM; waits for the end."""
         process = self._processes.pop(name)
@@ -165,7 +173,8 @@ class Nodes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._processes.values():
+        for name, process in self._processes.items():
+            self.go_on(name)
             process.terminate()
         for process in self._processes.values():
             try:

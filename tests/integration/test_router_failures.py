@@ -149,3 +149,41 @@ def test_the_last_node_gone_is_unavailable_or_a_deadline_and_tells_what_happened
             noted(router, "slow", 3, 1, timeout_s=0.3)
         assert time.monotonic() - began < 0.5
         assert caught.value.fate is Fate.NEVER_RAN
+
+
+def test_a_stopped_node_gets_no_new_requests_within_half_a_second(nodes: Nodes) -> None:
+    nodes.start("near")
+    nodes.start("far", "rpc")
+    nodes.wait_ready("near", "far")
+    stopped_s = 0.0
+    late: list[tuple[float, str]] = []
+
+    def ask(number: int) -> None:
+        while stopped_s == 0.0 or time.monotonic() < stopped_s + 3.0:
+            began_s = time.monotonic()
+            worker = noted(router, "slow", number, 2).trace.worker
+            late.append((began_s, worker))
+
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, number) for number in range(3)]
+        time.sleep(0.5)
+        nodes.stop("near")
+        stopped_s = time.monotonic()
+        for one in asked:
+            one.result()
+        began = [began_s - stopped_s for began_s, worker in late if worker == "far" and began_s > stopped_s]
+        assert began, "nobody was sent elsewhere"
+        nodes.go_on("near")
+
+
+def test_requests_of_one_router_use_the_slow_and_the_fast_by_their_price(nodes: Nodes) -> None:
+    """A local node with one executor cannot carry eight requests of 30 ms at once: the remote one takes its share."""
+    nodes.start("near")
+    nodes.start("far", "rpc", devices="cpu:2")
+    nodes.wait_ready("near", "far")
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(9) as pool:
+        replies = list(pool.map(lambda number: noted(router, "slow", number, 30), range(180)))
+        share = Counter(reply.trace.worker for reply in replies)
+        assert 90 <= share["far"] <= 150, "two executors of three: two thirds"
+        alone = [noted(router, "slow", number, 5).trace.worker for number in range(20)]
+        assert alone.count("near") >= 15, "where there is no queue the near one is cheaper"

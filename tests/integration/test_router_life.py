@@ -19,6 +19,7 @@ from fabric.errors import (
     InvalidArgument,
     OverspillError,
     RegistryUnavailable,
+    ResourceExhausted,
     RouterClosed,
     RouterUsedAfterFork,
     Unavailable,
@@ -99,6 +100,27 @@ def test_prepared_inputs_are_sent_as_they_were_written_and_again(router: Router)
     assert view[0, 0] == 2.0, "a view keeps its memory"
     with pytest.raises(InvalidArgument, match="give rows"):
         router.prepare("echo")
+
+
+def test_replies_that_are_held_are_copied_out_past_half_of_the_arena(nodes: Nodes) -> None:
+    from fabric.link.wires import LinkConfig
+
+    config = RouterConfig(link=LinkConfig(arena_bytes=1 << 20, rpc=False))
+    x = np.arange(24_000, dtype=np.float32).reshape(6000, 4)  # 96 KB: a slot of 128 KiB
+    with Router.connect(nodes.registry, config=config) as router:
+        kept = [router.infer("echo", {"x": x + n}, timeout_s=10) for n in range(12)]
+        assert {reply.trace.wire for reply in kept} == {"local"}
+        assert router.statistics().replies_copied_out == 8
+        assert router.statistics().replies_held_bytes == 1 << 19
+        for n, reply in enumerate(kept):
+            np.testing.assert_array_equal(reply["y"], x + n + 1)
+        with pytest.raises(ResourceExhausted, match="replies of echo hold 524288 bytes"):
+            held = [router.prepare("echo", rows=6000) for _ in range(8)]  # noqa: F841
+        del reply, kept
+        assert router.statistics().replies_held_bytes == 0
+        router.infer("echo", {"x": x}, timeout_s=10)
+    del router
+    settle()
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,14 @@ class Fleet:
         """The registry forgets a node."""
         return self.core.table.changed((Remove(name, epoch),), self.now)
 
+    def lose(self, name: str) -> None:
+        """The link to a node dies, and says so."""
+        worker = self.worker(name)
+        link = worker.link
+        assert isinstance(link, NamedLink)
+        link.alive = False
+        self.core.table.link_lost(worker, link)
+
     def worker(self, name: str) -> Worker:
         return next(worker for worker in self.core.table.workers if worker.name == name)
 

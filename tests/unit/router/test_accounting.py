@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.accounting import Accounting
+from router.accounting import Accounting, Ticket
 
 
 def test_a_request_is_out_until_its_block_ends_for_whatever_reason() -> None:
@@ -24,13 +24,13 @@ def test_a_request_is_out_until_its_block_ends_for_whatever_reason() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=80))
 def test_the_mark_is_the_smallest_number_that_is_out_and_never_falls(choices: list[int]) -> None:
-    accounting, out, before = Accounting(Lock()), [], 0
+    accounting, out, before = Accounting(Lock()), list[Ticket](), 0
     for choice in choices:
         if choice < 5 or not out:
-            out.append(accounting.begin())
+            out.append(accounting.request().__enter__())
         else:
-            accounting.end(out.pop(choice % len(out)))
-        assert accounting.ack_no == min(out, default=accounting._next_no)
+            out.pop(choice % len(out)).__exit__(None, None, None)
+        assert accounting.ack_no == min((ticket.request_no for ticket in out), default=accounting.next_no)
         assert accounting.ack_no >= before
         before = accounting.ack_no
     assert accounting.active == len(out)

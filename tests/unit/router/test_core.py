@@ -138,7 +138,7 @@ def test_a_removed_node_with_a_healthy_link_finishes_its_work_and_is_the_last_re
     assert name_of(fleet.send(life)) == other
     life.close()
     fleet.finish(running, answer())
-    fleet.worker(other).link.alive = False  # type: ignore[union-attr]
+    fleet.lose(other)
     life = fleet.life()
     assert name_of(fleet.send(life)) == name
     life.close()
@@ -146,7 +146,7 @@ def test_a_removed_node_with_a_healthy_link_finishes_its_work_and_is_the_last_re
 
 def test_nobody_to_take_it_is_unavailable_at_the_deadline_and_says_why() -> None:
     fleet = Fleet("a")
-    fleet.worker("a").link.alive = False  # type: ignore[union-attr]
+    fleet.lose("a")
     life = fleet.life(timeout_s=0.2)
     with pytest.raises(errors.Unavailable, match=r"no node can take a request of 'plan' now .*a is"):
         fleet.send(life)
@@ -157,7 +157,7 @@ def test_nobody_to_take_it_is_unavailable_at_the_deadline_and_says_why() -> None
 def test_a_worker_that_comes_up_while_a_request_waits_takes_it() -> None:
     fleet = Fleet("a")
     fleet.update(instance("a"), Readiness.STARTING)
-    fleet.worker("a").link.alive = False  # type: ignore[union-attr]
+    fleet.lose("a")
     life = fleet.life()
     assert isinstance(life.send(None), Wait)
     fleet.add(instance("b"))
@@ -167,7 +167,7 @@ def test_a_worker_that_comes_up_while_a_request_waits_takes_it() -> None:
 
 def test_a_closed_router_ends_those_that_wait() -> None:
     fleet = Fleet("a")
-    fleet.worker("a").link.alive = False  # type: ignore[union-attr]
+    fleet.lose("a")
     life = fleet.life()
     life.send(None)
     fleet.core.close()

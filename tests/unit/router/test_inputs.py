@@ -22,8 +22,12 @@ FACTS = facts(
 SIZED = facts("plan", *FACTS.inputs[:2])
 
 
+def blamed(error: ResourceExhausted) -> ResourceExhausted:
+    return ResourceExhausted(f"{error}; replies of plan hold 4096 bytes")
+
+
 def staging(arena: Arena | None = None) -> Staging:
-    return Staging(Arena.create(1 << 23), lambda: arena, lambda: "replies of plan hold 4096 bytes")
+    return Staging(Arena.create(1 << 23), lambda: arena, blamed)
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,11 @@ def test_an_ejected_one_is_the_last_resort() -> None:
 def test_nobody_says_why_worker_by_worker() -> None:
     fleet = Fleet("a", "b")
     fleet.worker("a").link_lost()
-    fleet.worker("b").link.alive = False  # type: ignore[union-attr, misc]
+    fleet.worker("b").silent = True
+    fleet.worker("b").link.alive = False  # type: ignore[union-attr]
     found = pick(fleet.core.offer("plan"), fleet.core.table.work.kind("plan", 32), 64, (), 5, Random(1), fleet.now)
     assert isinstance(found, Nobody)
-    assert set(found.excluded) == {("a", "pending"), ("b", "link lost")}
+    assert set(found.excluded) == {("a", "pending"), ("b", "silent")}
 
 
 def test_many_routers_on_one_frozen_snapshot_do_not_run_to_one_worker() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fabric.errors import InvalidArgument
+from fabric.errors import Fate, InvalidArgument, ResourceExhausted
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from fabric.message import small_body, tensors_of, write_tensors
@@ -92,3 +92,13 @@ def test_replies_past_half_of_the_arena_are_copied_out_and_counted() -> None:
     assert (holdings.held_bytes, arena.lent_bytes(), holdings.sentence()) == (0, 0, "")
     holdings.admit(leased(arena), "plan")
     assert holdings.copied_out == 2
+
+
+def test_an_error_of_a_full_arena_names_the_holders_and_keeps_its_fate() -> None:
+    arena, holdings = Arena.create(1 << 18), Holdings()
+    full = ResourceExhausted("no 4096 bytes are free", Fate.RAN)
+    assert holdings.blamed(full) is full
+    kept = holdings.admit(leased(arena), "plan")
+    assert str(holdings.blamed(full)) == "no 4096 bytes are free; replies of plan hold 65536 bytes"
+    assert holdings.blamed(full).fate is Fate.RAN
+    del kept

@@ -90,14 +90,23 @@ def test_what_a_node_says_of_itself_is_asked_before_each_dispatch() -> None:
         assert worker.why_not(0.0) == readiness.value
     worker.listed(instance("a", readiness=Readiness.DEGRADED))
     assert worker.why_not(0.0) == ""
-    worker.link.alive = False  # type: ignore[union-attr, misc]
-    assert worker.why_not(0.0) == "link lost"
+    worker.silent = True
+    assert worker.why_not(0.0) == "silent"
+    assert worker.can_carry, "it may only be slow: better than nobody"
 
 
 def test_what_was_learned_of_a_wire_outlives_its_link() -> None:
     worker = ready()
-    worker.line().learn(1000, 5.0)
+    worker.line.learn(1000, 5.0)
     worker.link_lost()
     worker.linked(NamedLink("a"))
-    assert worker.line().samples == 1
-    assert worker.line_of(WireName.LOCAL).samples == 0
+    assert worker.line.samples == 1
+
+
+def test_each_wire_has_a_line_of_its_own_and_the_one_in_use_is_priced() -> None:
+    worker = ready()
+    worker.carried_by(WireName.LOCAL).learn(1000, 0.02)
+    assert worker.line.predict_ms(1000) == pytest.approx(0.02)
+    worker.wire_changed()
+    assert worker.line.samples == 0
+    assert worker.carried_by(WireName.LOCAL).samples == 1
