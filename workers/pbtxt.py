@@ -8,7 +8,6 @@ never guesses: what it cannot read is an error with its line. Read `workers/mode
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,6 +28,9 @@ _TOKEN = re.compile(
       | (?P<mark>[{}\[\]<>:,;])""",
     re.VERBOSE,
 )
+
+_ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,17 @@ class _Tokens:  # mutable: a cursor over the tokens of one text
         yield Scalar("end of file", "end", line)
 
     def _unquote(self, written: str, line: int) -> str:
-        try:
-            return str(ast.literal_eval(written))
-        except (SyntaxError, ValueError):
-            raise self.error(
-                f"the string {written[:40]} has an escape that is unknown; write it plainly", line
-            ) from None
+        def character(match: re.Match[str]) -> str:
+            code = match.group(1)
+            if code in _ESCAPES:
+                return _ESCAPES[code]
+            if code[0] == "x" and len(code) > 1:
+                return chr(int(code[1:], 16))
+            if code[0] in "01234567":
+                return chr(int(code, 8))
+            raise self.error(f"the string {written[:40]} has the escape \\{code}, which is unknown", line)
+
+        return _ESCAPED.sub(character, written[1:-1])
 
     def error(self, what: str, line: int) -> ModelBroken:
         return ModelBroken(f"{self.source}:{line}: {what}")

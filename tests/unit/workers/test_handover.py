@@ -1,0 +1,55 @@
+"""What node and executor say to each other survives the way, and the shared page keeps its words apart."""
+
+from __future__ import annotations
+
+import os
+
+from workers.handover import (
+    DELIVERED,
+    KEPT,
+    RESEND,
+    TASK_BYTES,
+    TASK_MAGIC,
+    Control,
+    Loaded,
+    SharedPage,
+    Task,
+    decode_control,
+    encode_control,
+    pack_done,
+    pack_task,
+    unpack_done,
+    unpack_task,
+)
+
+
+def test_task() -> None:
+    task = Task(RESEND, 3, 1 << 40, 5, 6, 1 << 60, 1 << 61, 8, 9, 10)
+    words = (task.flags, task.executors, task.task_no, task.tenant_no, task.socket_no, task.arrived_ns)
+    message = pack_task(TASK_MAGIC, *words, task.deadline_ns, task.sequence, task.accepted, task.outstanding_us)
+    assert len(message) == TASK_BYTES
+    assert unpack_task(message + b"frame") == task
+
+
+def test_done() -> None:
+    assert unpack_done(pack_done(DELIVERED | KEPT, 7, 123) + b"frame") == (DELIVERED | KEPT, 7, 123)
+
+
+def test_control() -> None:
+    control = Control("ready", 4, ("a", "b"), (Loaded("a", (1, 2)), Loaded("b", refused="why “so”")))
+    assert decode_control(encode_control(control)) == control
+
+
+def test_shared_page() -> None:
+    page = SharedPage.create()
+    other = SharedPage(os.dup(page.fd))
+    try:
+        page.beat()
+        page.began(7, 1 << 60)
+        assert (other.heartbeat, other.running, other.answered_no) == (1, (7, 1 << 60), 0)
+        page.answered(7)
+        page.ended()
+        assert (other.running[0], other.answered_no) == (0, 7)
+    finally:
+        page.close()
+        other.close()
