@@ -138,7 +138,8 @@ class RpcChannel:  # mutable: owns connections
         """Asks the port for an early end of a running call; the call's own outcome still comes."""
         frame = bare_frame(Kind.CANCEL, request.client_id, request.request_no)
         with contextlib.suppress(*FAILURES):  # a lost channel has no running calls
-            self._session.cancel.future(self._session.token + frame, timeout=CANCEL_S)
+            rpc = self._session.cancel.future(self._session.token + frame, timeout=CANCEL_S)
+            rpc.add_done_callback(_ignore)  # gRPC cancels a future that nobody holds
 
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node, through its port, for a sign of life. Raises OverspillError."""
@@ -279,6 +280,10 @@ async def _finished(rpc: grpc.Future) -> bytes:
         raise
     answer: bytes = rpc.result()
     return answer
+
+
+def _ignore(_: object) -> None:
+    """Nothing follows a CANCEL: the call's own outcome comes anyway."""
 
 
 def _discard(job: Future[Answer]) -> None:

@@ -146,7 +146,7 @@ class LaneServer:  # mutable: owns a socket and threads
             finally:
                 peer.lanes.discard(lane)
         except (LaneBroken, OverspillError, OSError, ValueError) as error:
-            _log.debug("a lane ended: %s", error)
+            _log.debug("a lane ended: %s", str(error))
         finally:
             with self._lock:
                 self._unknown.discard(stranger)

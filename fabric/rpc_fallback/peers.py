@@ -217,7 +217,8 @@ class Peers:  # mutable: the table of sessions
 
     def break_off(self, peer: Peer, error: ProtocolError) -> None:
         """Ends the session of a caller that sent what is no frame."""
-        _log.warning("closed the session of client %016x: %s", peer.client_id, error)
+        # Its text, because a record that holds the error holds the peer's arena through the traceback.
+        _log.warning("closed the session of client %016x: %s", peer.client_id, str(error))
         with self._lock:
             self._by_session.pop(peer.session, None)
         peer.abort(str(error))

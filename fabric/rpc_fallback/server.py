@@ -50,8 +50,8 @@ class RpcServer:  # mutable: owns servers and threads
         self._facts = facts
         self._peers = Peers(config, open_channel)
         self._health = Health()
-        self._loop = asyncio.new_event_loop()
-        self._loop_thread = threading.Thread(target=self._run_loop, name="overspill-port-loop", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
         self._threads = ThreadPoolExecutor(config.threads_max, thread_name_prefix="overspill-port")
         self._grpc: grpc.Server | None = None
         self._lanes: LaneServer | None = None
@@ -63,9 +63,9 @@ class RpcServer:  # mutable: owns servers and threads
         config = self._config
         keep_freed_memory()
         credentials = server_credentials(config.tls) if config.tls is not None else None
-        # gRPC says only that it failed, and logs a page: a plain socket learns why.
-        listen(config.host, config.port).close()
         try:
+            # gRPC says only that it failed, and logs a page: a plain socket learns why.
+            listen(config.host, config.port).close()
             if config.lanes:
                 context = server_context(config.tls) if config.tls is not None else None
                 self._lanes = LaneServer(config, self._peers, context)
@@ -84,6 +84,10 @@ class RpcServer:  # mutable: owns servers and threads
         self._grpc.start()
         if self._lanes is not None:
             self._lanes.start()
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = threading.Thread(
+            target=self._run_loop, args=(self._loop,), name="overspill-port-loop", daemon=True
+        )
         self._loop_thread.start()
         self._health.tell(Serving.SERVING)
         return port
@@ -107,11 +111,11 @@ class RpcServer:  # mutable: owns servers and threads
         self._peers.close(deadline)
         if self._lanes is not None:
             self._lanes.stop(deadline)
-        if self._loop_thread.is_alive():
+        if self._loop is not None and self._loop_thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop_thread.join(5.0)
-        if not self._loop.is_running():
-            self._loop.close()
+            if not self._loop_thread.is_alive():
+                self._loop.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _bind(self, server: grpc.Server, credentials: grpc.ServerCredentials | None) -> int:
@@ -127,6 +131,8 @@ class RpcServer:  # mutable: owns servers and threads
 
     def _ask_ping(self, channel: Channel, deadline: Deadline) -> Load:
         """Runs a channel's ping on the port's loop, from one of gRPC's threads."""
+        if self._loop is None:
+            raise Unavailable("the node's port is not open yet; try again")
         future = asyncio.run_coroutine_threadsafe(channel.ping(deadline), self._loop)
         try:
             return future.result(deadline.remaining_s(time.monotonic()) + 0.1)
@@ -136,17 +142,17 @@ class RpcServer:  # mutable: owns servers and threads
         except FutureCancelled:
             raise Unavailable("the node's port is closing; ask another node") from None
 
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.call_later(SWEEP_S, self._sweep)
-        self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.call_later(SWEEP_S, self._sweep, loop)
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(asyncio.sleep(0))
 
-    def _sweep(self) -> None:
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._peers.sweep(time.monotonic())
-        self._loop.call_later(SWEEP_S, self._sweep)
+        loop.call_later(SWEEP_S, self._sweep, loop)
 
     def __repr__(self) -> str:
         return f"<RpcServer {address_of(self._config.host, self._config.port)}, {len(self._peers)} callers>"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from fabric.deadline import Deadline
+from fabric.deadline import TIMEOUT_MAX_S, Deadline
 from fabric.errors import AccessDenied, Draining, OverspillError, ProtocolError, ReplyTooLarge
 from fabric.frame import Kind, bare_frame, check_header
 from fabric.hello import Welcome, common_version, decode_hello, encode_welcome
@@ -171,7 +171,8 @@ class Service:
     def _stream(self, pieces: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(pieces, b"")
         peer = self._peer(first, context)
-        if context.time_remaining() is None:
+        # Without a deadline of the caller's, gRPC tells some hundred years.
+        if (context.time_remaining() or TIMEOUT_MAX_S) >= TIMEOUT_MAX_S:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a stream needs a deadline; give the call a timeout")
         try:
             frame, header = _head(first)

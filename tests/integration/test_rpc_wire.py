@@ -1,0 +1,484 @@
+"""The rpc wire on real sockets: what its callers, its port and strangers do to it on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+import pytest
+
+from fabric.deadline import Deadline
+from fabric.errors import (
+    AccessDenied,
+    AddressInUse,
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    Fate,
+    ModelFailed,
+    NodeLost,
+    OverspillError,
+    ResourceExhausted,
+    StaleEpoch,
+)
+from fabric.frame import Kind, bare_frame
+from fabric.hello import Hello, encode_hello
+from fabric.memory.arena import Arena
+from fabric.memory.lease import Lease
+from fabric.message import RequestId, small_body, tensors_of
+from fabric.rpc_fallback.channel import RpcChannel
+from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig
+from fabric.rpc_fallback.server import RpcServer
+from fabric.rpc_fallback.wire import Method
+from fabric.transport import Answer, Call
+from tests.integration.rpc_node import FACTS, LOAD, EchoNode, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_LANES = RpcConfig(lanes_max=0)
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def soon(timeout_s: float = 10.0) -> Deadline:
+    return Deadline(time.monotonic() + timeout_s)
+
+
+def request(number: int, size: int, model: str = "echo", client_id: int = 1, **words: int) -> Call:
+    data = np.random.default_rng(number).integers(0, 256, size, np.uint8)
+    return Call(RequestId(client_id, number), model, small_body(tensors_of({"x": data})), **words)
+
+
+def got(answer: Answer) -> bytes:
+    """The reply's bytes, after which its memory is given back."""
+    size = answer.layout.specs[0].nbytes
+    if isinstance(answer.memory, bytes):
+        return answer.memory[:size]
+    copied = bytes(answer.memory.view[:size])
+    answer.memory.release()
+    return copied
+
+
+def wanted(call: Call) -> bytes:
+    return bytes(call.body.view()[: call.body.layout.specs[0].nbytes])
+
+
+@contextmanager
+def channel_to(
+    port: int, config: RpcConfig | None = None, arena: Arena | None = None, client_id: int = 1
+) -> Iterator[RpcChannel]:
+    made = RpcChannel.open(f"127.0.0.1:{port}", client_id, soon(), config or RpcConfig(), arena)
+    try:
+        yield made
+    finally:
+        made.close(soon(1.0))
+
+
+@pytest.fixture(autouse=True)
+def collected(no_leaks: None) -> Iterator[None]:
+    """The traceback of an expected error holds frames, and they hold arenas: those circles are no leaks."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def node() -> EchoNode:
+    return EchoNode()
+
+
+@pytest.fixture
+def port(node: EchoNode) -> Iterator[int]:
+    with serving(node, RpcServerConfig()) as (_, made):
+        yield made
+
+
+SIZES = [0, 1, 64, 65_535, 65_536, 262_143, 262_144, 1_048_577, 5_000_000]
+
+
+@pytest.mark.parametrize("config", [RpcConfig(), NO_LANES], ids=["lanes", "no lanes"])
+@pytest.mark.parametrize("with_arena", [True, False], ids=["arena", "no arena"])
+def test_every_size_comes_back(port: int, config: RpcConfig, with_arena: bool) -> None:
+    arena = Arena.create(32 << 20) if with_arena else None
+    with channel_to(port, config, arena) as channel:
+        for number, size in enumerate(SIZES, 1):
+            call = request(number, size)
+            answer = channel.call(call, soon())
+            staged = call.body.layout.body_bytes
+            assert isinstance(answer.memory, Lease) == (with_arena and staged >= 65_536)
+            assert answer.lane == (config is not NO_LANES and staged >= 262_144)
+            assert got(answer) == wanted(call)
+    assert arena is None or arena.lent_bytes() == 0
+
+
+@pytest.mark.parametrize("config", [RpcConfig(), NO_LANES], ids=["lanes", "no lanes"])
+def test_a_reply_larger_than_a_message_is_fetched_without_running_again(
+    node: EchoNode, port: int, config: RpcConfig
+) -> None:
+    with channel_to(port, config) as channel:
+        for number, size in enumerate((4 << 20, (4 << 20) + 1, 9 << 20), 1):
+            call = request(number, 64, f"big:{size}")
+            assert got(channel.call(call, soon())) == (b"0123456789abcdef" * (size // 16 + 1))[:size]
+            assert node.runs[call.id] == 1
+
+
+def test_asynchronous_calls(port: int) -> None:
+    async def all_of_them(channel: RpcChannel) -> None:
+        calls = [request(number, size) for number, size in enumerate(SIZES * 3, 1)]
+        answers = await asyncio.gather(*(channel.call_async(call, soon()) for call in calls))
+        for call, answer in zip(calls, answers, strict=True):
+            assert got(answer) == wanted(call)
+        assert await channel.ping(soon()) == LOAD
+
+    with channel_to(port) as channel:
+        asyncio.run(all_of_them(channel))
+
+
+@pytest.mark.parametrize("size", [64, 300_000])
+@pytest.mark.parametrize("config", [RpcConfig(), NO_LANES], ids=["lanes", "no lanes"])
+def test_cancelling_reaches_the_node(node: EchoNode, port: int, size: int, config: RpcConfig) -> None:
+    async def give_up(channel: RpcChannel) -> None:
+        task = asyncio.create_task(channel.call_async(request(1, size, "wait:20"), soon(30)))
+        while not node.runs:  # noqa: ASYNC110 - the node runs in threads
+            await asyncio.sleep(0.005)
+        task.cancel()
+        began_s = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - began_s < 2.0
+        (behind,) = node.open
+        while not behind.cancelled:  # noqa: ASYNC110 - the node runs in threads
+            await asyncio.sleep(0.005)
+        assert time.monotonic() - began_s < 2.0
+
+    with channel_to(port, config) as channel:
+        asyncio.run(give_up(channel))
+        call = request(2, size)
+        assert got(channel.call(call, soon())) == wanted(call)
+
+
+@pytest.mark.parametrize("size", [64, 300_000])
+def test_a_blocking_call_is_cancelled_from_another_thread(node: EchoNode, port: int, size: int) -> None:
+    with channel_to(port) as channel:
+        call = request(1, size, "wait:20")
+        timer = threading.Timer(0.3, channel.cancel, (call.id,))
+        timer.start()
+        with pytest.raises(Cancelled) as caught:
+            channel.call(call, soon(20))
+        assert caught.value.fate is Fate.NEVER_RAN
+        timer.join()
+
+
+@pytest.mark.parametrize("size", [64, 300_000])
+@pytest.mark.parametrize("config", [RpcConfig(), NO_LANES], ids=["lanes", "no lanes"])
+def test_deadlines(port: int, size: int, config: RpcConfig) -> None:
+    with channel_to(port, config) as channel:
+        began_s = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            channel.call(request(1, size, "wait:20"), soon(0.3))
+        assert time.monotonic() - began_s < 1.0
+        with pytest.raises(DeadlineExceeded) as caught:
+            channel.call(request(2, size), soon(0.0))
+        assert caught.value.fate is Fate.NEVER_RAN
+        call = request(3, size)
+        assert got(channel.call(call, soon())) == wanted(call)
+
+
+@pytest.mark.parametrize("size", [64, 300_000])
+def test_errors_of_the_node_arrive_as_they_are(port: int, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    with channel_to(port) as channel:
+        with pytest.raises(ModelFailed, match="as it was asked"):
+            channel.call(request(1, size, "other"), soon())
+        with pytest.raises(OverspillError, match="report it"):
+            channel.call(request(2, size, "bug"), soon())
+        call = request(3, size)
+        answer = channel.call(call, soon())
+        assert got(answer) == wanted(call)
+        assert channel.alive
+    caplog.clear()  # the record of the bug holds its traceback, and that the arena
+
+
+def test_inputs_over_the_callers_share_are_refused_before_they_are_sent(node: EchoNode) -> None:
+    with serving(node, RpcServerConfig(arena_bytes=1 << 20)) as (_, port), channel_to(port) as channel:
+        with pytest.raises(ResourceExhausted, match="raise arena_bytes") as caught:
+            channel.call(request(1, 2 << 20), soon())
+        assert caught.value.fate is Fate.NEVER_RAN
+        assert not node.runs
+
+
+@pytest.mark.parametrize("config", [RpcConfig(), NO_LANES], ids=["lanes", "no lanes"])
+def test_a_full_arena_is_an_error_and_the_next_call_works(node: EchoNode, config: RpcConfig) -> None:
+    with serving(node, RpcServerConfig(arena_bytes=1 << 20)) as (_, port), channel_to(port, config) as channel:
+        (behind,) = node.open
+        assert behind.arena is not None
+        held = Lease.of(behind.arena, 1 << 20)
+        with pytest.raises(ResourceExhausted) as caught:
+            channel.call(request(1, 400_000), soon())
+        assert caught.value.fate is Fate.NEVER_RAN
+        held.release()
+        call = request(2, 400_000)
+        answer = channel.call(call, soon())
+        assert got(answer) == wanted(call)
+        assert answer.lane == (config is not NO_LANES), "the lane stays in step"
+
+
+def test_a_port_killed_in_the_middle_of_calls() -> None:
+    command = [sys.executable, "-m", "tests.integration.rpc_node"]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        fates: list[Fate] = []
+
+        def ask(number: int, size: int) -> None:
+            with pytest.raises(NodeLost) as caught:
+                channel.call(request(number, size, "wait:30"), soon(30))
+            fates.append(caught.value.fate)
+
+        with channel_to(port) as channel:
+            threads = [threading.Thread(target=ask, args=(n, 64 if n % 2 else 300_000)) for n in range(1, 7)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.5)
+            process.kill()
+            began_s = time.monotonic()
+            for thread in threads:
+                thread.join(10.0)
+            assert time.monotonic() - began_s < 3.0
+            assert fates == [Fate.UNKNOWN] * 6
+            assert not channel.alive
+            with pytest.raises(NodeLost) as caught:
+                channel.call(request(9, 64), soon())
+            assert caught.value.fate is Fate.NEVER_RAN
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    with pytest.raises(NodeLost) as caught:
+        RpcChannel.open(f"127.0.0.1:{free}", 1, soon(3.0), RpcConfig())
+    assert caught.value.fate is Fate.NEVER_RAN
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        RpcChannel.open("nonsense", 1, soon(1.0), RpcConfig())
+
+
+def test_somebody_else_there() -> None:
+    """A server that is no gRPC at all, and one that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises((DeadlineExceeded, NodeLost)) as caught:
+            RpcChannel.open(f"127.0.0.1:{silent.getsockname()[1]}", 1, soon(0.5), RpcConfig())
+        assert caught.value.fate is Fate.NEVER_RAN
+
+
+def test_port_in_use(node: EchoNode, port: int) -> None:
+    for config in (RpcServerConfig(port=port), RpcServerConfig(lane_port=port)):
+        with pytest.raises(AddressInUse, match="stop it, or give another port"):
+            RpcServer(config, node.open_channel, FACTS).start()
+    with pytest.raises(ConfigError, match="address of this machine"):
+        RpcServer(RpcServerConfig(host="192.0.2.1"), node.open_channel, FACTS).start()
+
+
+def test_expected_node_and_epoch(port: int) -> None:
+    for expect in (("node-a", 6), ("node-b", 7)):
+        with pytest.raises(StaleEpoch, match="registry") as caught:
+            RpcChannel.open(f"127.0.0.1:{port}", 1, soon(), RpcConfig(), expect=expect)
+        assert caught.value.fate is Fate.NEVER_RAN
+    channel = RpcChannel.open(f"127.0.0.1:{port}", 1, soon(), RpcConfig(), expect=("node-a", 7))
+    assert channel.peer == FACTS
+    channel.close(soon(1.0))
+
+
+def test_abort_ends_everybody_and_says_why(port: int) -> None:
+    reasons: list[str] = []
+
+    def ask(number: int, size: int) -> None:
+        with pytest.raises(NodeLost) as caught:
+            channel.call(request(number, size, "wait:30"), soon(30))
+        reasons.append(str(caught.value))
+
+    with channel_to(port) as channel:
+        threads = [threading.Thread(target=ask, args=(n, 64 if n % 2 else 300_000)) for n in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.4)
+        channel.abort("the drill says so")
+        for thread in threads:
+            thread.join(5.0)
+        assert reasons == ["the drill says so"] * 4
+
+
+def test_close_waits_for_running_calls(port: int) -> None:
+    answers: list[bytes] = []
+    with channel_to(port) as channel:
+        call = request(1, 300_000, "wait:0.5")
+        thread = threading.Thread(target=lambda: answers.append(got(channel.call(call, soon()))))
+        thread.start()
+        time.sleep(0.2)
+        channel.close(soon(5.0))
+        thread.join(5.0)
+        assert answers == [wanted(call)]
+
+
+def test_a_dead_way_to_the_node_is_opened_again(node: EchoNode, port: int) -> None:
+    with channel_to(port) as channel:
+        for behind in tuple(node.open):
+            behind.abort("the drill")
+        call = request(1, 64)
+        assert got(channel.call(call, soon())) == wanted(call)
+        assert node.opened == 2
+
+
+def test_proxies_of_the_environment_are_not_asked(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with channel_to(port) as channel:
+        call = request(1, 64)
+        assert got(channel.call(call, soon())) == wanted(call)
+
+
+class TestStrangers:
+    """What a port is told by those who are no callers of ours."""
+
+    def test_a_flood_of_hellos_is_bounded(self, node: EchoNode) -> None:
+        with serving(node, RpcServerConfig(peers_max=4)) as (_, port):
+            opened = [RpcChannel.open(f"127.0.0.1:{port}", n, soon(), RpcConfig()) for n in range(1, 5)]
+            for number in range(5, 25):
+                with pytest.raises(ResourceExhausted, match="serves 4 callers"):
+                    RpcChannel.open(f"127.0.0.1:{port}", number, soon(), RpcConfig())
+            assert len(node.open) == 4
+            time.sleep(1.1)  # from then on a silent caller makes room, and opens its session again when it speaks
+            opened.append(RpcChannel.open(f"127.0.0.1:{port}", 30, soon(), RpcConfig()))
+            assert len(node.open) == 4
+            for number, channel in enumerate(opened, 1):
+                for size in (64, 300_000):
+                    call = request(number * 1000 + size % 7, size, client_id=number)
+                    assert got(channel.call(call, soon())) == wanted(call)
+                time.sleep(1.05 if number == 1 else 0.0)
+            for channel in opened:
+                channel.close(soon(1.0))
+            assert len(node.open) <= 1
+
+    @pytest.mark.parametrize("given", ["", "wrong", "secret "])
+    def test_a_wrong_token_is_refused(self, node: EchoNode, given: str) -> None:
+        with serving(node, RpcServerConfig(token="secret")) as (_, port):
+            with pytest.raises(AccessDenied, match="token") as caught:
+                RpcChannel.open(f"127.0.0.1:{port}", 1, soon(), RpcConfig(token=given))
+            assert caught.value.fate is Fate.NEVER_RAN
+            assert not node.opened
+            with channel_to(port, RpcConfig(token="secret")) as channel:
+                assert channel.alive
+
+    def test_garbage_on_grpc_ends_that_session_only(self, port: int) -> None:
+        with channel_to(port, client_id=1) as good, channel_to(port, client_id=2) as bad:
+            raw = grpc.insecure_channel(f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),))
+            for method in (Method.HELLO, Method.CALL, Method.PING, Method.CANCEL, Method.BYE):
+                for message in (b"", b"x", b"\0" * 100, b"OVSP" * 50, bytes(bare_frame(Kind.PING))):
+                    try:
+                        raw.unary_unary(method)(message, timeout=5.0)
+                    except grpc.RpcError as error:
+                        assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # noqa: PT017 - either is right
+            token = bad._session.token
+            answer = raw.unary_unary(Method.CALL)(token + b"\0" * 200, timeout=5.0)
+            assert answer[:4] == b"OVSP"
+            raw.close()
+            call = request(1, 64)
+            assert got(good.call(call, soon())) == wanted(call)
+
+    def test_a_stream_of_garbage(self, port: int) -> None:
+        with channel_to(port) as channel:
+            token = channel._session.token
+            call = request(5, 300_000)
+            head = token + channel._message(b"", call, 5.0)[:-300_032]
+            raw = grpc.insecure_channel(f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),))
+            stream = raw.stream_stream(Method.STREAM)
+            with pytest.raises(grpc.RpcError):
+                list(stream(iter([b"nonsense"]), timeout=5.0))
+            with pytest.raises(grpc.RpcError, match="deadline"):
+                list(stream(iter([head])))
+            (cut,) = list(stream(iter([head, b"x" * 100]), timeout=5.0))
+            assert b"ended after 100" in cut
+            raw.close()
+            assert got(channel.call(request(6, 64), soon())) == wanted(request(6, 64)), "a new session is opened"
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            b"",
+            b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" + b"x" * 40,
+            b"\0" * 4096,
+            bytes(bare_frame(Kind.PING)),
+            bytes(encode_hello(Hello(1, session="wrong"))),
+            bytes(encode_hello(Hello(1, session="é" * 20))),
+        ],
+        ids=["nothing", "http", "zeros", "ping", "wrong token", "odd token"],
+    )
+    def test_garbage_on_the_lane(self, port: int, words: bytes) -> None:
+        with channel_to(port) as channel:
+            with socket.create_connection(("127.0.0.1", channel._lanes._port), 5.0) as stranger:
+                stranger.sendall(words)
+                stranger.shutdown(socket.SHUT_WR)
+                stranger.settimeout(5.0)
+                try:
+                    while stranger.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass  # it closed with bytes of ours unread
+            call = request(1, 300_000)
+            answer = channel.call(call, soon())
+            assert got(answer) == wanted(call)
+            assert answer.lane
+
+    def test_silent_strangers_do_not_keep_callers_out(self, node: EchoNode) -> None:
+        with serving(node, RpcServerConfig(handshake_s=0.5)) as (_, port), channel_to(port) as channel:
+            lane_port = channel._lanes._port
+            strangers = [socket.create_connection(("127.0.0.1", lane_port), 5.0) for _ in range(40)]
+            call = request(1, 300_000)
+            assert got(channel.call(call, soon())) == wanted(call)  # on the stream, if they hold every place
+            for stranger in strangers:
+                stranger.settimeout(5.0)
+                assert not stranger.recv(1)
+                stranger.close()
+            time.sleep(0.2)
+            call = request(2, 300_000)
+            assert channel.call(call, soon()).lane
+
+    def test_health(self, port: int) -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as raw:
+            check = raw.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"", timeout=5.0) == b"\x08\x01"
+            assert check(b"\x0a\x10overspill.Fabric", timeout=5.0) == b"\x08\x01"
+            with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                check(b"\x0a\x01x", timeout=5.0)
+            watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=20.0)
+            assert next(watch) == b"\x08\x01"
+            watch.cancel()
+
+
+def test_a_slow_reader_holds_up_nobody_else(port: int) -> None:
+    """A caller that does not read its reply keeps its lane's thread, and nothing more."""
+    with channel_to(port, client_id=1) as slow, channel_to(port, client_id=2) as other:
+        warm = request(1, 300_000)
+        assert got(slow.call(warm, soon())) == wanted(warm)
+        lane = slow._lanes._idle[0]
+        call = request(2, 8 << 20)
+        lane.send(slow._message(b"", call, 1.0)[: -(8 << 20)], call.body.view(), soon())
+        time.sleep(0.3)
+        for number in range(3, 8):
+            call = request(number, 300_000, client_id=2)
+            assert got(other.call(call, soon())) == wanted(call)
