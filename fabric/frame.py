@@ -142,7 +142,7 @@ def bare_frame(kind: Kind, client_id: int = 0, request_no: int = 0, payload: byt
 
 def encode_request(frame: RequestFrame) -> bytes:
     """Encodes a request. Raises InvalidArgument when names and descriptors are over the frame's limit."""
-    model = frame.model.encode()
+    model = frame.model.encode(errors="surrogatepass")  # what is no text is no model's name: the node says so
     fixed = _REQUEST.pack(
         frame.node_epoch,
         frame.budget_us,
@@ -178,7 +178,7 @@ def encode_reply(frame: ReplyFrame) -> bytes:
 
 def encode_error(frame: ErrorFrame) -> bytes:
     """Encodes the final answer of a request that has no reply; a long message is cut to 4 KiB."""
-    text = str(frame.error).encode()[:4096]
+    text = str(frame.error).encode(errors="replace")[:4096]
     needed = frame.error.needed_bytes if isinstance(frame.error, ReplyTooLarge) else 0
     load = frame.load
     fixed = _ERROR.pack(

@@ -71,7 +71,7 @@ def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
     for spec in specs:
         if not isinstance(spec.name, str):
             raise InvalidArgument(f"a tensor is named {spec.name!r}, which is no text; name each one with a str")
-        raw_name = spec.name.encode()
+        raw_name = spec.name.encode(errors="replace")  # a lone surrogate is no text: it travels as "?"
         if not 0 < len(raw_name) <= NAME_BYTES_MAX:
             raise InvalidArgument(f"tensor name {spec.name[:40]!r} is empty or over {NAME_BYTES_MAX} bytes; shorten it")
         if len(spec.shape) > NDIM_MAX:
