@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -51,21 +52,27 @@ json_values = st.recursive(
 )
 
 
-@given(
-    json_values, st.sampled_from(["client_id", "versions", "arena_bytes", "session", "limits", "lane", "node_epoch"])
-)
+FIELDS = ("client_id", "versions", "arena_bytes", "session", "limits", "lane", "node_epoch")
+
+
+@given(json_values, st.sampled_from(FIELDS))
 def test_any_json_in_any_field(value: object, field: str) -> None:
-    good = {"client_id": "5", "versions": [1, 1]}
-    raw = bare_frame(Kind.HELLO, 1, 0, json.dumps({**good, field: value}).encode())
-    try:
+    """Read with the right types, or refused in a sentence of ours: nothing else comes out."""
+    hello = bare_frame(Kind.HELLO, 1, 0, json.dumps({"client_id": "5", "versions": [1, 1], field: value}).encode())
+    with suppress(ProtocolError):
+        read = decode_hello(hello, check_header(hello))
+        assert (type(read.client_id), type(read.arena_bytes), type(read.session)) == (int, int, str)
+    welcome = bare_frame(Kind.WELCOME, 1, 0, json.dumps({field: value}).encode())
+    with suppress(ProtocolError):
+        answer = decode_welcome(welcome, check_header(welcome))
+        assert (type(answer.node_epoch), type(answer.lane_port), type(answer.sockets_max)) == (int, int, int)
+
+
+@pytest.mark.parametrize("field", ["client_id", "versions", "arena_bytes", "session"])
+def test_a_wrong_field_is_named(field: str) -> None:
+    raw = bare_frame(Kind.HELLO, 1, 0, json.dumps({"client_id": "5", "versions": [1, 1], field: {}}).encode())
+    with pytest.raises(ProtocolError, match=field):
         decode_hello(raw, check_header(raw))
-    except ProtocolError as error:
-        assert field in str(error) or "object" in str(error) or "client_id" in str(error)
-    raw = bare_frame(Kind.WELCOME, 1, 0, json.dumps({field: value}).encode())
-    try:
-        decode_welcome(raw, check_header(raw))
-    except ProtocolError as error:
-        assert "WELCOME" in str(error)
 
 
 @given(st.binary(max_size=100))

@@ -140,7 +140,7 @@ def test_killed_node(world: SimWorld) -> None:
     assert never.value.fate is Fate.NEVER_RAN
     epoch = world.nodes["n"].epoch
     world.nodes["n"].start()
-    with pytest.raises(NodeLost, match="another life"):
+    with pytest.raises(StaleEpoch, match="another life"):
         world.connect("n", 7, world.deadline(1.0), expect=("n", epoch))
 
 
