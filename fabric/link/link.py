@@ -133,15 +133,18 @@ class Link:
         channel = wiring.current
         out, key = wiring.out, id(call)
         out[key] = channel
+        failure: OverspillError | None = None
         try:
             if channel is not None:
-                return channel.call(call, deadline)
-            return Moves(wiring).call_again(call, deadline)
-        except OverspillError as error:
-            if channel is None or (channel.alive and not isinstance(error, StaleEpoch)):
-                raise
-            return Moves(wiring).call_again(call, deadline, channel, error)
+                try:
+                    return channel.call(call, deadline)
+                except OverspillError as error:
+                    if channel.alive and not isinstance(error, StaleEpoch):
+                        raise
+                    failure = error
+            return Moves(wiring).call_again(call, deadline, channel, failure)
         finally:
+            failure = None  # an error's traceback holds this frame: it must not hold the error too
             out.pop(key, None)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
@@ -150,15 +153,18 @@ class Link:
         channel = wiring.current
         out, key = wiring.out, id(call)
         out[key] = channel
+        failure: OverspillError | None = None
         try:
             if channel is not None:
-                return await channel.call_async(call, deadline)
-            return await Moves(wiring).call_again_async(call, deadline)
-        except OverspillError as error:
-            if channel is None or (channel.alive and not isinstance(error, StaleEpoch)):
-                raise
-            return await Moves(wiring).call_again_async(call, deadline, channel, error)
+                try:
+                    return await channel.call_async(call, deadline)
+                except OverspillError as error:
+                    if channel.alive and not isinstance(error, StaleEpoch):
+                        raise
+                    failure = error
+            return await Moves(wiring).call_again_async(call, deadline, channel, failure)
         finally:
+            failure = None  # an error's traceback holds this frame: it must not hold the error too
             out.pop(key, None)
 
     def cancel(self, request: RequestId) -> None:

@@ -40,6 +40,7 @@ class Moves:  # mutable: one request on its way
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._fate = Fate.NEVER_RAN
+        self._epoch: int | None = None
         self._count = 0
 
     def call_again(
@@ -49,9 +50,9 @@ class Moves:  # mutable: one request on its way
         attempt = call
         try:
             while True:
-                if channel is not None and error is not None:
-                    self._judge(channel, error)
-                    error = None
+                if channel is not None and error is not None and not self._may_move(channel, error):
+                    raise error
+                error = None
                 channel = self._wait(deadline)
                 attempt = self._next(call, attempt, channel)
                 try:
@@ -68,9 +69,9 @@ class Moves:  # mutable: one request on its way
         attempt = call
         try:
             while True:
-                if channel is not None and error is not None:
-                    self._judge(channel, error)
-                    error = None
+                if channel is not None and error is not None and not self._may_move(channel, error):
+                    raise error
+                error = None
                 channel = await self._wait_async(deadline)
                 attempt = self._next(call, attempt, channel)
                 try:
@@ -80,23 +81,20 @@ class Moves:  # mutable: one request on its way
         finally:
             error = None
 
-    def _judge(self, channel: Channel, error: OverspillError) -> None:
-        """Returns if the request should move, else raises the error with what is known over all attempts."""
+    def _may_move(self, channel: Channel, error: OverspillError) -> bool:
+        """Whether the request should go on over another wire; if not, `error` tells what is known of all attempts."""
         if isinstance(error, StaleEpoch):
             self._wiring.peer_changed(str(error))
-            raise self._final(error)
-        if channel.alive or not isinstance(error, _OF_THE_CHANNEL):
-            raise self._final(error)
-        self._wiring.lost(channel, str(error))
-        self._fate = max(self._fate, error.fate)
-        self._count += 1
-        if self._count > self._wiring.times.moves_max:
-            raise self._final(error)
-
-    def _final(self, error: OverspillError) -> OverspillError:
-        if self._fate is not Fate.NEVER_RAN and error.fate is Fate.NEVER_RAN:
-            error.fate = self._fate
-        return error
+        elif not channel.alive and isinstance(error, _OF_THE_CHANNEL):
+            self._wiring.lost(channel, str(error))
+            self._fate = max(self._fate, error.fate)
+            self._epoch = channel.peer.node_epoch
+            self._count += 1
+            if self._count <= self._wiring.times.moves_max:
+                return True
+        if error.fate is Fate.NEVER_RAN:
+            error.fate = self._fate  # an earlier copy may still arrive and run
+        return False
 
     def _next(self, call: Call, attempt: Call, channel: Channel) -> Call:
         self._wiring.out[id(call)] = channel
@@ -109,7 +107,7 @@ class Moves:  # mutable: one request on its way
         while True:
             channel, waiting = self._wiring.next_channel()
             if channel is not None:
-                return channel
+                return self._same_life(channel)
             left_s = deadline.remaining_s(time.monotonic())
             if not waiting or not left_s:
                 raise self._no_wire(late=waiting)
@@ -126,12 +124,18 @@ class Moves:  # mutable: one request on its way
 
             channel, waiting = self._wiring.next_channel(tell)
             if channel is not None:
-                return channel
+                return self._same_life(channel)
             left_s = deadline.remaining_s(time.monotonic())
             if not waiting or not left_s:
                 raise self._no_wire(late=waiting)
             with suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), left_s)
+
+    def _same_life(self, channel: Channel) -> Channel:
+        """Another life of the node does not know the id: it would run the request again."""
+        if self._epoch is None or channel.peer.node_epoch == self._epoch or self._fate is Fate.NEVER_RAN:
+            return channel
+        raise self._wiring.gone(self._fate)
 
     def _no_wire(self, *, late: bool) -> OverspillError:
         if late:

@@ -39,6 +39,7 @@ _DUE = {
     Do.SCHEDULE_RETRY: Event.RETRY_DUE,
     Do.SCHEDULE_HOLD: Event.HOLD_OVER,
 }
+_USE = {Do.USE_NONE: None, Do.USE_PREFERRED: Role.PREFERRED, Do.USE_FALLBACK: Role.FALLBACK}
 _OPEN = {Do.OPEN_PREFERRED: Role.PREFERRED, Do.PROBE_PREFERRED: Role.PREFERRED, Do.OPEN_FALLBACK: Role.FALLBACK}
 _DROP = {Do.FENCE_PREFERRED: (Role.PREFERRED,), Do.DROP_FALLBACK: (Role.FALLBACK,), Do.CLOSE_WIRES: tuple(Role)}
 
@@ -153,9 +154,7 @@ class Wiring:  # mutable: wires come and go
     def peer_changed(self, reason: str) -> None:
         """The node answered that it lives another life."""
         self.handle(Event.PEER_EPOCH_CHANGED, reason)
-        if self.peer.node_epoch == ANY_EPOCH:
-            self._expect = None  # whoever answers at that address next is the peer
-        else:
+        if self.peer.node_epoch != ANY_EPOCH:
             self.handle(Event.CLOSE, reason)
 
     def role_of(self, channel: Channel) -> Role | None:
@@ -167,12 +166,9 @@ class Wiring:  # mutable: wires come and go
         actions: list[Callable[[], None]] = []
         for command in commands:
             do = command.do
-            if do is Do.USE_NONE:
-                self.current = None
-            elif do is Do.USE_PREFERRED:
-                self.current = self.channels[Role.PREFERRED]
-            elif do is Do.USE_FALLBACK:
-                self.current = self.channels[Role.FALLBACK]
+            if do in _USE:
+                role_used = _USE[do]
+                self.current = None if role_used is None else self.channels[role_used]
             elif do in _DROP:
                 for role in _DROP[do]:
                     actions += self._dropped(role, do)
@@ -184,6 +180,8 @@ class Wiring:  # mutable: wires come and go
                 # MOVE_IN_FLIGHT, FAIL_IN_FLIGHT: each request's own thread wakes below and goes where the state says.
                 assert do in {Do.MOVE_IN_FLIGHT, Do.FAIL_IN_FLIGHT}, f"{do} is carried out"
         state = self.machine.state
+        if state is State.DOWN and self.peer.node_epoch == ANY_EPOCH:
+            self._expect = None  # whoever answers at that address next is the peer
         if state is State.CLOSED:
             for timer in self._timers.values():
                 timer.cancel()

@@ -55,19 +55,11 @@ Result = Answer | Load | Welcome | OverspillError
 class Flight:  # mutable: sent, answered or given up, ended
     """One question under way: a request, a ping or a hello."""
 
+    # fmt: off
     __slots__ = (
-        "abandoned",
-        "call",
-        "cancelled",
-        "deadline",
-        "done",
-        "expiry",
-        "on_done",
-        "reply",
-        "resend",
-        "result",
-        "serial",
+        "abandoned", "call", "cancelled", "deadline", "done", "expiry", "on_done", "reply", "resend", "result", "serial",
     )
+    # fmt: on
 
     def __init__(self, call: Call | Kind, deadline: Deadline) -> None:
         self.call, self.deadline = call, deadline
@@ -276,9 +268,8 @@ class Flights:  # mutable: the table of one connection
     def _land(self, flight: Flight) -> None:
         """The node has answered, or is fenced: nothing is sent or written for the flight any more."""
         self._flights.pop(flight.serial, None)
-        for timer in (flight.resend,):
-            if timer is not None:
-                timer.cancel()
+        if flight.resend is not None:
+            flight.resend.cancel()
         if flight.reply is not None and self.arena is not None:
             self.arena.writer_ended(flight.reply.slot)
             if not (isinstance(flight.result, Answer) and flight.result.memory is flight.reply):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import NodeLost, Unavailable
+from fabric.errors import StaleEpoch, Unavailable
 from fabric.memory.arena import Arena
 from fabric.sim.channel import SimChannel
 from fabric.sim.flights import Flights
@@ -59,7 +59,7 @@ class SimWorld:  # mutable: nodes live and die in it
     ) -> SimChannel:
         """Opens a channel from `host`; with `arena_bytes`, large replies are written into an arena of that size.
 
-        Raises Unavailable where nobody listens, NodeLost where the node is not the expected (id, epoch), and
+        Raises Unavailable where nobody listens, StaleEpoch where the node is not the expected (id, epoch), and
         DeadlineExceeded where nobody answers.
         """
         node = self.nodes.get(node_id)
@@ -77,7 +77,7 @@ class SimWorld:  # mutable: nodes live and die in it
         facts = channel.peer
         if expect is not None and (facts.node_id, facts.node_epoch) != expect:
             channel.abort("it was another life of the node")
-            raise NodeLost(f"{node_id} is another life of the node than {expect}; ask discovery again")
+            raise StaleEpoch(f"{node_id} is another life of the node than {expect}; ask discovery again")
         return channel
 
     def close(self) -> None:

@@ -1,0 +1,345 @@
+"""A link over two simulated wires to one node: what moves, how soon, and that nothing runs twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fabric.deadline import Deadline
+from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, StaleEpoch, Unavailable
+from fabric.link.config import LinkTimes
+from fabric.link.link import Link
+from fabric.link.loop import LoopThread
+from fabric.link.table import Role, State
+from fabric.link.wires import ANY_EPOCH, LinkConfig, Wires
+from fabric.message import RequestId, Tensor, small_body
+from fabric.sim.node import SimModel, echo
+from fabric.sim.pump import RealPump
+from fabric.sim.world import SimWorld
+from fabric.transport import Answer, Call, Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fabric.link.wires import Opener
+
+QUICK = LinkTimes(hold_down_s=0.3, backoff_s=0.05, idle_ping_s=0.1, connect_s=0.3, last_missed=8)
+
+
+@dataclass(frozen=True, slots=True)
+class SimPeer:
+    """A node as discovery would tell of it."""
+
+    node_id: str
+    node_epoch: int
+    host_id: str = ""
+    local: str = ""
+    rpc: str = ""
+    rpc_tls: bool = False
+
+
+class Net:
+    """A simulated node with two ways to it, `near` and `far`, in real time."""
+
+    def __init__(self) -> None:
+        self.world = SimWorld(seed=3, pump=RealPump())
+        models = {"echo": SimModel(0.002, echo), "slow": SimModel(0.3, echo)}
+        self.node = self.world.add_node("n", models, executors=8)
+        self.loop = LoopThread()
+        self._numbers = iter(range(1, 1 << 30))
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self.loop.close()
+        self.world.close()
+
+    def opener(self, host: str) -> Opener:
+        def open_it(deadline: Deadline, expect: tuple[str, int] | None) -> Channel:
+            return self.world.connect("n", 7, deadline, expect=expect, host=host)
+
+        return open_it
+
+    @contextmanager
+    def link(
+        self, times: LinkTimes = QUICK, *, any_epoch: bool = False, near: bool = True, far: bool = True
+    ) -> Iterator[Link]:
+        peer = SimPeer("n", ANY_EPOCH if any_epoch else self.node.epoch)
+        wires = Wires(self.opener("near") if near else None, self.opener("far") if far else None)
+        link = Link(peer, wires, LinkConfig(times), self.loop)
+        link.start(after(2.0))
+        try:
+            if near and far:
+                wait(lambda: link.statistics().state is State.PREFERRED_LIVE)
+            yield link
+        finally:
+            link.abort("the test is over")
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Does something to the simulation, in its thread."""
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self.world.pump.post(act)
+        assert done.wait(5.0)
+
+    def request(self, model: str = "echo") -> Call:
+        with self._lock:
+            number = next(self._numbers)
+        return Call(RequestId(7, number), model, small_body((Tensor.of("x", [number]),)))
+
+    def lose(self, link: Link, role: Role) -> None:
+        """An end of stream on one wire, the node itself alive."""
+        channel = link._wiring.channels[role]
+        self.run(lambda: channel._flights.lose("end of stream"))  # type: ignore[attr-defined]
+
+
+class Asked:
+    """A call in a thread of its own: when it ended, and how."""
+
+    def __init__(self, link: Link, call: Call, timeout_s: float = 5.0) -> None:
+        self.outcome: Answer | OverspillError | None = None
+        self.ended_at = 0.0
+        self._thread = threading.Thread(target=self._run, args=(link, call, after(timeout_s)), name="asked")
+        self._thread.start()
+
+    def _run(self, link: Link, call: Call, deadline: Deadline) -> None:
+        try:
+            self.outcome = link.call(call, deadline)
+        except OverspillError as error:
+            self.outcome = error
+        self.ended_at = time.monotonic()
+
+    def result(self) -> Answer | OverspillError | None:
+        self._thread.join(10.0)
+        return self.outcome
+
+
+def after(timeout_s: float) -> Deadline:
+    return Deadline.after(timeout_s, time.monotonic())
+
+
+def wait(done: Callable[[], bool], timeout_s: float = 5.0) -> float:
+    """Waits until it is so; the seconds that took."""
+    began = time.monotonic()
+    while not done():
+        assert time.monotonic() - began < timeout_s, "it did not come to that in time"
+        time.sleep(0.001)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    with closing(Net()) as one:
+        yield one
+
+
+def test_a_call(net: Net) -> None:
+    with net.link() as link:
+        call = net.request()
+        assert link.call(call, after(1.0)).memory == call.body.memory
+        assert link.peer is not None
+        assert link.peer.node_id == "n"
+        assert link.alive
+        assert not link.suspect
+
+
+def test_signalled_death_of_a_wire(net: Net) -> None:
+    with net.link() as link:
+        asked = [Asked(link, net.request("slow")) for _ in range(4)]
+        wait(lambda: len(net.node.runs) == 4)
+        net.lose(link, Role.PREFERRED)
+        began = time.monotonic()
+        link.call(net.request(), after(1.0))
+        assert time.monotonic() - began < 0.1, "a new request takes the other wire at once (median in the benchmark)"
+        assert all(isinstance(one.result(), Answer) for one in asked), [one.outcome for one in asked]
+        assert set(net.node.runs.values()) == {1}
+        assert link.statistics().moved >= 4
+        wait(lambda: link.statistics().state is State.PREFERRED_LIVE)
+
+
+def test_silent_loss_of_a_wire(net: Net) -> None:
+    new, moved = [], []
+    for _ in range(3):
+        # The pings are the real ones; only the way back is short, so that three losses fit a test.
+        with net.link(LinkTimes(hold_down_s=0.2, backoff_s=0.05)) as link:
+            asked = Asked(link, net.request())
+            assert isinstance(asked.result(), Answer)
+            net.run(lambda: net.world.network.partition("near", "n"))
+            began = time.monotonic()
+            asked = Asked(link, net.request())
+            new.append(wait(lambda link=link: link.statistics().state is State.SUSPECT))  # type: ignore[misc]
+            assert isinstance(asked.result(), Answer)
+            moved.append(asked.ended_at - began)
+            net.run(lambda: net.world.network.heal("near", "n"))
+    assert sorted(new)[1] <= 0.25, new
+    assert sorted(moved)[1] <= 0.6, moved
+    assert set(net.node.runs.values()) == {1}
+
+
+def test_a_short_stall_moves_nothing(net: Net) -> None:
+    with net.link(LinkTimes(hold_down_s=0.3)) as link:
+        asked = Asked(link, net.request("slow"))
+        wait(lambda: len(net.node.runs) == 1)
+        net.run(lambda: net.world.network.partition("near", "n"))
+        wait(lambda: link.statistics().state is State.SUSPECT)
+        net.run(lambda: net.world.network.heal("near", "n"))
+        assert isinstance(asked.result(), Answer)
+        assert link.statistics().moved == 0
+        wait(lambda: link.statistics().state is State.PREFERRED_LIVE)
+
+
+def test_death_of_the_node(net: Net) -> None:
+    with net.link() as link:
+        asked = Asked(link, net.request("slow"))
+        wait(lambda: len(net.node.runs) == 1)
+        net.run(net.node.kill)
+        lost = asked.result()
+        assert isinstance(lost, NodeLost)
+        assert lost.fate is Fate.UNKNOWN, "it was running"
+        wait(lambda: not link.alive)
+        with pytest.raises(NodeLost) as never:
+            link.call(net.request(), after(1.0))
+        assert never.value.fate is Fate.NEVER_RAN
+        net.run(net.node.start)
+        wait(lambda: link.statistics().state is State.CLOSED)  # another life needs another link
+
+
+def test_an_address_takes_the_next_life(net: Net) -> None:
+    with net.link(any_epoch=True, near=False) as link:
+        link.call(net.request(), after(1.0))
+        net.run(net.node.kill)
+        wait(lambda: not link.alive)
+        net.run(net.node.start)
+        wait(lambda: link.alive)
+        link.call(net.request(), after(1.0))
+        assert link.peer is not None
+        assert link.peer.node_epoch == net.node.epoch
+
+
+def test_a_connection_that_breaks_is_opened_again(net: Net) -> None:
+    """The last wire breaks and the node lives: the request attaches to itself over the next connection."""
+    with net.link(near=False) as link:
+        asked = Asked(link, net.request("slow"))
+        wait(lambda: len(net.node.runs) == 1)
+        net.lose(link, Role.FALLBACK)
+        assert isinstance(asked.result(), Answer)
+        assert set(net.node.runs.values()) == {1}
+
+
+def test_a_silent_last_wire_fails_its_requests(net: Net) -> None:
+    with net.link(near=False) as link:
+        asked = Asked(link, net.request("slow"), 20.0)
+        wait(lambda: len(net.node.runs) == 1)
+        net.run(net.node.freeze)
+        wait(lambda: link.suspect)
+        lost = asked.result()
+        assert isinstance(lost, NodeLost)
+        assert lost.fate is Fate.UNKNOWN
+        assert not link.alive
+
+
+def test_a_stale_epoch_ends_the_link(net: Net) -> None:
+    with net.link() as link:
+        net.node.epoch += 1
+        with pytest.raises(OverspillError):
+            link.call(net.request(), after(0.3))
+        net.run(net.node.kill)
+        wait(lambda: not link.alive)
+
+
+def test_connect_says_why_it_failed(net: Net) -> None:
+    net.run(net.node.kill)
+    with pytest.raises(Unavailable, match="nobody listens"), net.link():
+        pass
+    net.run(net.node.start)
+    net.run(lambda: net.world.network.partition("far", "n"))
+    with pytest.raises(DeadlineExceeded), net.link(near=False):
+        pass
+
+
+def test_another_life_at_the_address(net: Net) -> None:
+    peer = SimPeer("n", net.node.epoch + 1)
+    link = Link(peer, Wires(None, net.opener("far")), LinkConfig(QUICK), net.loop)
+    with pytest.raises(StaleEpoch):
+        link.start(after(2.0))
+    assert link.statistics().state is State.CLOSED
+
+
+def test_close_lets_calls_finish_and_takes_no_new_one(net: Net) -> None:
+    with net.link() as link:
+        asked = Asked(link, net.request("slow"))
+        wait(lambda: len(net.node.runs) == 1)
+        closing_thread = threading.Thread(target=link.close, args=(after(2.0),))
+        closing_thread.start()
+        wait(lambda: link.wire is None)
+        with pytest.raises(NodeLost, match="closed") as refused:
+            link.call(net.request(), after(1.0))
+        assert refused.value.fate is Fate.NEVER_RAN
+        assert isinstance(asked.result(), Answer)
+        closing_thread.join(5.0)
+        assert link.statistics().state is State.CLOSED
+
+
+def test_asynchronous_calls_move_too(net: Net) -> None:
+    with net.link() as link:
+        futures = [net.loop.submit(link.call_async(net.request("slow"), after(5.0))) for _ in range(4)]
+        wait(lambda: len(net.node.runs) == 4)
+        net.lose(link, Role.PREFERRED)
+        assert all(isinstance(future.result(5.0), Answer) for future in futures)
+        assert set(net.node.runs.values()) == {1}
+
+
+def test_requests_wait_for_the_first_wire(net: Net) -> None:
+    link = Link(SimPeer("n", net.node.epoch), Wires(net.opener("near"), None), LinkConfig(QUICK), net.loop)
+    link.start()
+    assert isinstance(link.call(net.request(), after(1.0)), Answer)
+    link.abort("the test is over")
+
+
+def test_storm(net: Net) -> None:
+    """Eight threads call while the wires break, stall and heal: every request has one outcome and runs at most once."""
+    random = Random(5)
+    outcomes: list[Answer | OverspillError] = []
+    stop = time.monotonic() + 3.0
+
+    def call(link: Link) -> None:
+        while time.monotonic() < stop:
+            try:
+                outcomes.append(link.call(net.request(), after(3.0)))
+            except OverspillError as error:
+                outcomes.append(error)
+
+    with net.link() as link:
+        threads = [threading.Thread(target=call, args=(link,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        while time.monotonic() < stop:
+            time.sleep(random.uniform(0.02, 0.3))
+            host = random.choice(["near", "far"])
+            what = random.choice(["lose", "cut", "heal", "heal"])
+            if what == "cut" and host == "near":
+                net.run(lambda: net.world.network.partition("near", "n"))
+            elif what == "heal":
+                net.run(lambda: net.world.network.heal("near", "n"))
+            else:
+                role = Role.PREFERRED if host == "near" else Role.FALLBACK
+                if role in link._wiring.channels:
+                    net.lose(link, role)
+        net.run(lambda: net.world.network.heal("near", "n"))
+        for thread in threads:
+            thread.join(10.0)
+        assert link.statistics().in_flight == 0
+    answers = [one for one in outcomes if isinstance(one, Answer)]
+    assert len(answers) > 200
+    assert max(net.node.runs.values()) == 1
+    failed = [one for one in outcomes if not isinstance(one, Answer)]
+    assert len(failed) <= len(outcomes) // 20, failed[:3]
