@@ -62,7 +62,7 @@ class LoopThread:  # mutable: owns a thread
         try:
             self._check()
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        except BaseException:
+        except BaseException:  # nobody will ever await it, and Python would warn of that
             coroutine.close()
             raise
 

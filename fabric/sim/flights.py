@@ -57,7 +57,8 @@ class Flight:  # mutable: sent, answered or given up, ended
 
     # fmt: off
     __slots__ = (
-        "abandoned", "call", "cancelled", "deadline", "done", "expiry", "on_done", "reply", "resend", "result", "serial",
+        "abandoned", "call", "cancelled", "deadline", "done", "expiry",
+        "on_done", "reply", "resend", "result", "serial",
     )
     # fmt: on
 
