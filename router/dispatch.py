@@ -133,12 +133,7 @@ class Dispatcher:
         begun: Attempt | Nobody
         with self._lock:
             now = self._clock()
-            try:
-                offer = self._table.offers.get(model) or self._table.offer(model)
-            except OverspillError:
-                if not attempts.count:
-                    raise
-                return Nobody((("every node that offered it", "gone"),))
+            offer = self._table.offers.get(model) or self._table.offer(model)
             kind = self._table.work.kind(model, body_bytes)
             reply_bytes = kind.reply_bytes
             found = pick(offer, kind, body_bytes + reply_bytes, attempts.avoid, self._sample, self._rng, now)

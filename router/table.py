@@ -65,6 +65,7 @@ class Table:  # mutable: the workers that are known
         self._config = config
         self._workers: dict[Key, Worker] = {}
         self.offers: dict[str, Offer] = {}
+        self._latest: dict[str, Offer] = {}
         self.work = Work()
 
     @property
@@ -98,6 +99,7 @@ class Table:  # mutable: the workers that are known
         """Forgets everybody."""
         self._workers.clear()
         self.offers.clear()
+        self._latest.clear()
 
     def link_up(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
         """A link was opened; it is dropped again if nobody wants it by now."""
@@ -128,11 +130,12 @@ class Table:  # mutable: the workers that are known
         return all(other is worker or other.why_not(now) for other in offer.everyone)
 
     def offer(self, model: str) -> Offer:
-        """Who offers the model. Raises UnknownModel, or Unavailable when nobody is there at all."""
+        """Who offers the model; nobody now, if somebody did before. Raises UnknownModel for a name nobody ever offered,
+        or Unavailable when nobody was ever there."""
         found = self.offers.get(model)
         if found is None:
-            found = self._make(model)
-            self.offers[model] = found
+            found = self.offers[model] = self._make(model)
+            self._latest[model] = Offer((), (), (), found.facts, found.idempotent)
         return found
 
     def _make(self, model: str) -> Offer:
@@ -140,7 +143,10 @@ class Table:  # mutable: the workers that are known
             worker for worker in self._workers.values() if worker.facts(model) is not None or worker.offers_anything
         ]
         if not offering:
-            raise self._nobody(model)
+            latest = self._latest.get(model)
+            if latest is None:
+                raise self._nobody(model)
+            return latest  # it was offered before: a request waits for its nodes to come back
         facts = [found for worker in offering if (found := worker.facts(model)) is not None]
         return Offer(
             everyone=tuple(offering),

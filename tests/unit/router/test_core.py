@@ -154,6 +154,21 @@ def test_nobody_to_take_it_is_unavailable_at_the_deadline_and_says_why() -> None
     fleet.assert_idle()
 
 
+def test_a_request_waits_for_a_node_that_restarts() -> None:
+    fleet = Fleet("a")
+    life = fleet.life()
+    fleet.send(life)
+    fleet.lose("a")
+    fleet.remove("a")
+    assert isinstance(life.send(errors.NodeLost("lost")), Wait)
+    for _ in range(3):
+        assert isinstance(life.send(None), Wait)
+    fleet.add(instance("a", epoch=2))
+    fleet.send(life)
+    assert fleet.finish(life, answer()).trace.attempts == 2
+    fleet.assert_idle()
+
+
 def test_a_worker_that_comes_up_while_a_request_waits_takes_it() -> None:
     fleet = Fleet("a")
     fleet.update(instance("a"), Readiness.STARTING)

@@ -105,3 +105,15 @@ def test_an_address_that_an_operator_wrote_down_may_be_asked_for_anything() -> N
     offer = fleet.core.offer("whatever")
     assert offer.facts is None
     assert not offer.idempotent, "nobody said it is"
+
+
+def test_a_model_whose_last_node_is_gone_is_waited_for_and_keeps_what_was_known_of_it() -> None:
+    fleet = Fleet("a")
+    before = fleet.core.offer("plan")
+    fleet.lose("a")
+    fleet.remove("a")
+    assert fleet.core.table.workers == ()
+    after = fleet.core.offer("plan")
+    assert (after.everyone, after.facts, after.idempotent) == ((), before.facts, True)
+    with pytest.raises(Unavailable, match="no node is registered"):
+        fleet.core.offer("ledger")  # nobody asked for it before
