@@ -3,7 +3,7 @@
 Bodies (tensors) are never inside a frame: they lie in slots, follow it on a lane, or are appended to a gRPC message by
 the wire. The same frames travel on every wire and between node and executor. A frame arrives as a private copy (the
 kernel or gRPC copied it), so what was checked here cannot be changed by the peer afterwards. All numbers are
-little-endian; the CRC-32 covers all that follows it. This module never sends and never reads slots. Read
+little-endian; the header is in `fabric/header.py`. This module never sends and never reads slots. Read
 `fabric/transport.py` next.
 """
 
@@ -13,55 +13,41 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
-from zlib import crc32
 
-from fabric.errors import InvalidArgument, OverspillError, ProtocolError, ReplyTooLarge, VersionMismatch, from_wire
+from fabric.errors import OverspillError, ProtocolError, ReplyTooLarge, from_wire
+from fabric.header import (
+    CHECKED_FORMAT,
+    FRAME_BYTES_MAX,
+    HEADER_BYTES,
+    MAGIC,
+    VERSION,
+    VERSION_OLDEST,
+    Header,
+    Kind,
+    bare_frame,
+    check_header,
+    check_size,
+    seal,
+    unpack_header,
+)
 
-MAGIC = b"OVSP"
-VERSION = 1
-VERSION_OLDEST = 1
-FRAME_BYTES_MAX = 64 * 1024
-"""Fits one SOCK_SEQPACKET message under the kernel's default send buffer (208 KiB) with room for several in flight."""
+# Whoever works with frames finds all of it here.
+__all__ = [
+    "FRAME_BYTES_MAX", "HEADER_BYTES", "MAGIC", "NO_SLOT", "VERSION", "VERSION_OLDEST", "ErrorFrame", "Header", "Kind",
+    "Load", "ReplyFrame", "RequestFrame", "bare_frame", "check_header", "decode_error", "decode_final", "decode_reply",
+    "decode_request", "encode_error", "encode_reply", "encode_request", "pack_request",
+]  # fmt: skip
+
 NO_SLOT = (1 << 64) - 1
 
 
-class Kind(IntEnum):
-    """What a frame is for."""
-
-    HELLO = 1  # facts of the caller, as JSON
-    WELCOME = 2  # facts of the node, as JSON; on the local wire the arena's descriptor comes with it
-    REQUEST = 3
-    REPLY = 4
-    ERROR = 5  # the final answer of a request that has no reply, or of a HELLO
-    CANCEL = 6  # the caller gave the request up; its final frame still comes
-    PING = 7
-    PONG = 8
-    BYE = 9
-    CONTROL = 10  # between a node and its executors, as JSON
-    DONE = 11  # executor to node: the final frame of a task, wrapped
-
-
-_HEADER = struct.Struct("<4sIBBHIQQQ")
-HEADER_BYTES = _HEADER.size  # 40
-_UNCHECKED = struct.Struct("<4sI")  # the header's first part: magic, and the checksum of all that follows it
-_CHECKED = struct.Struct("<BBHIQQQ")
-_REQUEST = struct.Struct("<QQQQQQIHBB")
-_REPLY = struct.Struct("<QQQQQIIIII")
-_ERROR = struct.Struct("<QQQQQHBBI")
-_KINDS = {int(kind): kind for kind in Kind}
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The common header: `body_bytes` is what lies outside the frame."""
-
-    kind: Kind
-    flags: int
-    frame_bytes: int
-    client_id: int
-    request_no: int
-    body_bytes: int
+_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT = "QQQQQQIHBB", "QQQQQIIIII", "QQQQQHBBI"
+_REQUEST, _REPLY, _ERROR = (struct.Struct("<" + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT))
+# Header and fixed part in one: packing them together costs a third less.
+_WHOLE_REQUEST, _WHOLE_REPLY, _WHOLE_ERROR = (
+    struct.Struct(CHECKED_FORMAT + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT)
+)
+_REQUEST_KIND, _REPLY_KIND, _ERROR_KIND = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,103 +109,72 @@ class ErrorFrame:
     load: Load
 
 
-def _whole(kind: Kind, client_id: int, request_no: int, body_bytes: int, *parts: bytes) -> bytes:
-    """Joins header and parts, and writes the checksum. Raises InvalidArgument over the limit of a frame."""
-    payload = b"".join(parts)
-    size = HEADER_BYTES + len(payload)
-    if size > FRAME_BYTES_MAX:
-        raise InvalidArgument(
-            f"names, shapes and text take {size} bytes; at most {FRAME_BYTES_MAX} travel in a frame, so shorten them"
-        )
-    checked = _CHECKED.pack(VERSION, kind, 0, size, client_id, request_no, body_bytes) + payload
-    return _UNCHECKED.pack(MAGIC, crc32(checked)) + checked
-
-
-def bare_frame(kind: Kind, client_id: int = 0, request_no: int = 0, payload: bytes = b"") -> bytes:
-    """A frame of a kind that has no fixed part of its own: HELLO, WELCOME, CANCEL, PING, BYE, CONTROL."""
-    return _whole(kind, client_id, request_no, 0, payload)
+def pack_request(  # noqa: PLR0917 - one argument per field of the frame, in its order
+    client_id: int,
+    request_no: int,
+    node_epoch: int,
+    budget_us: int,
+    ack_no: int,
+    body_offset: int,
+    body_bytes: int,
+    reply_offset: int,
+    reply_capacity: int,
+    priority: int,
+    attempt: int,
+    model: str,
+    descriptors: bytes,
+) -> bytes:
+    """Encodes a request from the fields of a `RequestFrame`, in its order: the hot path of a client needs no value."""
+    name = model.encode(errors="surrogatepass")  # what is no text is no model's name: the node says so
+    name_bytes, descriptors_bytes = len(name), len(descriptors)
+    size = check_size(HEADER_BYTES + _REQUEST.size + name_bytes + descriptors_bytes)
+    header = (VERSION, _REQUEST_KIND, 0, size, client_id, request_no, body_bytes)
+    places = (body_offset, reply_offset, reply_capacity)
+    sizes = (descriptors_bytes, name_bytes, priority, attempt)
+    fixed = _WHOLE_REQUEST.pack(*header, node_epoch, budget_us, ack_no, *places, *sizes)
+    return seal(fixed + name + descriptors)
 
 
 def encode_request(frame: RequestFrame) -> bytes:
     """Encodes a request. Raises InvalidArgument when names and descriptors are over the frame's limit."""
-    model = frame.model.encode(errors="surrogatepass")  # what is no text is no model's name: the node says so
-    fixed = _REQUEST.pack(
+    return pack_request(
+        frame.client_id,
+        frame.request_no,
         frame.node_epoch,
         frame.budget_us,
         frame.ack_no,
         frame.body_offset,
+        frame.body_bytes,
         frame.reply_offset,
         frame.reply_capacity,
-        len(frame.descriptors),
-        min(len(model), 0xFFFF),
         frame.priority,
         frame.attempt,
+        frame.model,
+        frame.descriptors,
     )
-    return _whole(Kind.REQUEST, frame.client_id, frame.request_no, frame.body_bytes, fixed, model, frame.descriptors)
 
 
 def encode_reply(frame: ReplyFrame) -> bytes:
     """Encodes a reply. Raises InvalidArgument when its descriptors are over the frame's limit."""
-    load = frame.load
-    fixed = _REPLY.pack(
-        frame.node_epoch,
-        load.sequence,
-        load.accepted,
-        load.outstanding_us,
-        frame.reply_offset,
-        load.executors,
-        frame.generation,
-        min(frame.queue_us, 0xFFFF_FFFF),
-        min(frame.compute_us, 0xFFFF_FFFF),
-        len(frame.descriptors),
-    )
-    return _whole(Kind.REPLY, frame.client_id, frame.request_no, frame.body_bytes, fixed, frame.descriptors)
+    load, descriptors = frame.load, frame.descriptors
+    size = check_size(HEADER_BYTES + _REPLY.size + len(descriptors))
+    header = (VERSION, _REPLY_KIND, 0, size, frame.client_id, frame.request_no, frame.body_bytes)
+    loads = (load.sequence, load.accepted, load.outstanding_us)
+    times = (min(frame.queue_us, 0xFFFF_FFFF), min(frame.compute_us, 0xFFFF_FFFF))
+    places = (frame.reply_offset, load.executors, frame.generation)
+    return seal(_WHOLE_REPLY.pack(*header, frame.node_epoch, *loads, *places, *times, len(descriptors)) + descriptors)
 
 
 def encode_error(frame: ErrorFrame) -> bytes:
     """Encodes the final answer of a request that has no reply; a long message is cut to 4 KiB."""
-    text = str(frame.error).encode(errors="replace")[:4096]
-    needed = frame.error.needed_bytes if isinstance(frame.error, ReplyTooLarge) else 0
-    load = frame.load
-    fixed = _ERROR.pack(
-        frame.node_epoch,
-        load.sequence,
-        load.accepted,
-        load.outstanding_us,
-        needed,
-        frame.error.code,
-        frame.error.fate,
-        0,
-        load.executors,
-    )
-    return _whole(Kind.ERROR, frame.client_id, frame.request_no, 0, fixed, text)
-
-
-def check_header(frame: bytes) -> Header:
-    """Checks magic, version, length and checksum of one whole frame, and reads its common header.
-
-    Raises VersionMismatch for a version we do not speak, ProtocolError for anything else that is wrong.
-    """
-    if len(frame) < HEADER_BYTES:
-        raise ProtocolError(
-            f"a frame of {len(frame)} bytes is shorter than its header; the peer must send whole frames"
-        )
-    magic, crc, version, kind, flags, size, client_id, request_no, body_bytes = _HEADER.unpack_from(frame)
-    if magic != MAGIC:
-        raise ProtocolError(
-            "the bytes are no frame of this protocol (wrong magic); check what connects to this address"
-        )
-    if not VERSION_OLDEST <= version <= VERSION:
-        raise VersionMismatch(
-            f"the peer speaks version {version} of the protocol, we speak {VERSION_OLDEST} to {VERSION}; update one"
-        )
-    if size != len(frame) or size > FRAME_BYTES_MAX:
-        raise ProtocolError(f"a frame says {size} bytes and has {len(frame)}; the peer must send whole frames")
-    if crc32(frame[_UNCHECKED.size :]) != crc:
-        raise ProtocolError("a frame's checksum is wrong: it was changed on the way, so its channel must be closed")
-    if kind not in _KINDS:
-        raise ProtocolError(f"a frame is of unknown kind {kind}; update the older side")
-    return Header(_KINDS[kind], flags, size, client_id, request_no, body_bytes)
+    error, load = frame.error, frame.load
+    text = str(error).encode(errors="replace")[:4096]
+    needed = error.needed_bytes if isinstance(error, ReplyTooLarge) else 0
+    size = check_size(HEADER_BYTES + _ERROR.size + len(text))
+    header = (VERSION, _ERROR_KIND, 0, size, frame.client_id, frame.request_no, 0)
+    loads = (load.sequence, load.accepted, load.outstanding_us)
+    known = (needed, error.code, error.fate, 0, load.executors)
+    return seal(_WHOLE_ERROR.pack(*header, frame.node_epoch, *loads, *known) + text)
 
 
 def decode_request(frame: bytes, header: Header) -> RequestFrame:
@@ -242,6 +197,25 @@ def decode_request(frame: bytes, header: Header) -> RequestFrame:
 
 def decode_reply(frame: bytes, header: Header) -> ReplyFrame:
     """Reads the rest of a checked REPLY frame. Raises ProtocolError when its parts do not add up."""
+    return _reply(frame, header.client_id, header.request_no, header.body_bytes)
+
+
+def decode_error(frame: bytes, header: Header) -> ErrorFrame:
+    """Reads the rest of a checked ERROR frame. Raises ProtocolError when it is cut."""
+    return _error(frame, header.client_id, header.request_no)
+
+
+def decode_final(frame: bytes) -> ReplyFrame | ErrorFrame:
+    """Checks and reads the final frame of a request, whichever it is. Raises ProtocolError for anything else."""
+    kind, _, _, client_id, request_no, body_bytes = unpack_header(frame)
+    if kind == _REPLY_KIND:
+        return _reply(frame, client_id, request_no, body_bytes)
+    if kind == _ERROR_KIND:
+        return _error(frame, client_id, request_no)
+    raise ProtocolError(f"the peer sent {Kind(kind).name} where a final frame was due; it must send frames in turn")
+
+
+def _reply(frame: bytes, client_id: int, request_no: int, body_bytes: int) -> ReplyFrame:
     try:
         (
             epoch,
@@ -260,22 +234,12 @@ def decode_reply(frame: bytes, header: Header) -> ReplyFrame:
     descriptors = frame[HEADER_BYTES + _REPLY.size :]
     if len(descriptors) != descriptors_len:
         raise ProtocolError("a reply's descriptors are not as long as it says; the peer must send whole frames")
-    return ReplyFrame(
-        header.client_id,
-        header.request_no,
-        epoch,
-        header.body_bytes,
-        reply_at,
-        generation,
-        queue_us,
-        compute_us,
-        Load(sequence, accepted, outstanding, executors),
-        descriptors,
-    )
+    load = Load(sequence, accepted, outstanding, executors)
+    whose = (client_id, request_no, epoch)
+    return ReplyFrame(*whose, body_bytes, reply_at, generation, queue_us, compute_us, load, descriptors)
 
 
-def decode_error(frame: bytes, header: Header) -> ErrorFrame:
-    """Reads the rest of a checked ERROR frame. Raises ProtocolError when it is cut."""
+def _error(frame: bytes, client_id: int, request_no: int) -> ErrorFrame:
     try:
         epoch, sequence, accepted, outstanding, needed, code, fate, _, executors = _ERROR.unpack_from(
             frame, HEADER_BYTES
@@ -284,6 +248,4 @@ def decode_error(frame: bytes, header: Header) -> ErrorFrame:
         raise ProtocolError(f"an error frame is cut ({fault}); the peer must send whole frames") from None
     text = frame[HEADER_BYTES + _ERROR.size :].decode(errors="replace")
     error = from_wire(code, fate, text, needed)
-    return ErrorFrame(
-        header.client_id, header.request_no, epoch, error, Load(sequence, accepted, outstanding, executors)
-    )
+    return ErrorFrame(client_id, request_no, epoch, error, Load(sequence, accepted, outstanding, executors))

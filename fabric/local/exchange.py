@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric.errors import Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
-from fabric.frame import Kind, ReplyFrame, RequestFrame, check_header, decode_error, decode_reply, encode_request
+from fabric.frame import ErrorFrame, ReplyFrame, decode_final, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES
@@ -109,7 +109,8 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
             wanted = (self._input,)
         else:
             return
-        self.arena.writer_began(*(wanted if not self._lent else (slot for slot in wanted if slot not in self._lent)))
+        already = self._lent
+        self.arena.writer_began(*(wanted if not already else (slot for slot in wanted if slot not in already)))
         self._lent = wanted
 
     def settle(self) -> None:
@@ -137,22 +138,20 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
 def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytes:
     """The REQUEST of one attempt. Raises InvalidArgument when names and descriptors do not fit a frame."""
     layout = call.body.layout
-    return encode_request(
-        RequestFrame(
-            call.id.client_id,
-            call.id.request_no,
-            node_epoch,
-            budget_us,
-            call.ack_no,
-            places.input_at,
-            layout.body_bytes,
-            places.reply_at,
-            places.capacity,
-            call.priority,
-            call.attempt,
-            call.model,
-            layout.encoded,
-        )
+    return pack_request(
+        call.id.client_id,
+        call.id.request_no,
+        node_epoch,
+        budget_us,
+        call.ack_no,
+        places.input_at,
+        layout.body_bytes,
+        places.reply_at,
+        places.capacity,
+        call.priority,
+        call.attempt,
+        call.model,
+        layout.encoded,
     )
 
 
@@ -161,18 +160,13 @@ def read_final(frame: bytes, expected: RequestId, places: Places) -> tuple[Reply
 
     Raises ProtocolError when the frame is none of this request, or its reply lies outside of the place given for it.
     """
-    header = check_header(frame)
-    if header.request_no != expected.request_no or header.client_id != expected.client_id:
-        if header.kind is Kind.ERROR and header.request_no == 0:  # about the connection, not about a request
-            raise ProtocolError(f"the node closes the connection: {decode_error(frame, header).error}")
-        raise ProtocolError(f"the node answered request {header.request_no} where {expected} was due")
-    if header.kind is Kind.ERROR:
-        return decode_error(frame, header).error
-    if header.kind is not Kind.REPLY:
-        raise ProtocolError(
-            f"the node sent {header.kind.name} where a final frame was due; it must send frames in turn"
-        )
-    reply = decode_reply(frame, header)
+    reply = decode_final(frame)
+    if reply.request_no != expected.request_no or reply.client_id != expected.client_id:
+        if isinstance(reply, ErrorFrame) and reply.request_no == 0:  # about the connection, not about a request
+            raise ProtocolError(f"the node closes the connection: {reply.error}")
+        raise ProtocolError(f"the node answered request {reply.request_no} where {expected} was due")
+    if isinstance(reply, ErrorFrame):
+        return reply.error
     layout = parse_layout(reply.descriptors)
     nbytes = reply.body_bytes
     if nbytes != layout.body_bytes:

@@ -104,7 +104,7 @@ class SlotTable:
 
     def writer_began(self, slot: Slot) -> None:
         """Somebody outside was told of the slot and may write to it from now on."""
-        assert slot.state is not SlotState.FREE, f"a writer on a free slot: {slot}"
+        assert slot.held or slot.writers, f"a writer on a free slot: {slot}"
         slot.writers += 1
 
     def writer_ended(self, slot: Slot) -> None:
