@@ -74,7 +74,12 @@ def _loaded(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
         if (authority := _read(files.authority, "authority")) is not None:
             context.load_verify_locations(cadata=authority.decode())
         if files.certificate is not None:
+            _read(files.certificate, "certificate")  # ssl would not say which of the two is missing
+            _read(files.key, "key")
             context.load_cert_chain(files.certificate, files.key)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigError(f"a file of the tls settings is no PEM certificate or key ({error}); correct it") from None
+    except (OSError, ValueError):  # ssl.SSLError is an OSError, and tells lines of its own source
+        named = ", ".join(str(path) for path in (files.authority, files.certificate, files.key) if path is not None)
+        raise ConfigError(
+            f"the tls files {named} hold no PEM, or do not belong together; correct the tls settings"
+        ) from None
     return context

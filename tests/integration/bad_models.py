@@ -6,7 +6,6 @@ BROKEN says what the reason must tell. Used by `tests/integration/test_bad_input
 from __future__ import annotations
 
 import shutil
-
 from typing import TYPE_CHECKING
 
 from tests.integration.bad_node import ROOT

@@ -1,0 +1,221 @@
+"""What an operator or a service can set up wrongly: registries, addresses, settings, files, and routers that ended.
+
+Each gives its typed error (or exit code 2 and one line) in one sentence that says what to do. Nodes that cannot start
+are real processes; so are the ones that listen where another does.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import shutil
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import (
+    ConfigError,
+    Fate,
+    InvalidArgument,
+    OverspillError,
+    RegistryUnavailable,
+    RouterClosed,
+    RouterUsedAfterFork,
+    Unavailable,
+)
+from overspill import Router
+from tests.integration.bad_node import NodeProcess, copy_models, wait_until
+from tests.integration.bad_ways import check_sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+X = np.arange(3, dtype=np.float32)
+SHORT_S = 0.3
+"""Long enough to look several times for a node that is not there."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry, and a small repository."""
+    folder = tmp_path_factory.mktemp("setup")
+    copy_models(folder / "models", "double")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(folder: Path) -> Iterator[NodeProcess]:
+    with NodeProcess(folder, f"dir:{folder / 'registry'}", folder / "models") as started:
+        started.wait_ready()
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """An error that a test caught refers to the test's frame, and that to the router; so does a thread that was still
+    opening a wire at the close. Once they are done the collector ends the circle."""
+    before = set(threading.enumerate())
+    yield
+    wait_until(lambda: set(threading.enumerate()) <= before, 2.0)
+    gc.collect()
+
+
+def works(router: Router) -> None:
+    with router.infer("double", {"x": X}, timeout_s=5.0) as reply:
+        assert np.array_equal(reply["y"], 2 * X)
+
+
+# Registries.
+
+URLS: dict[str, tuple[str, type[OverspillError], tuple[str, ...]]] = {
+    "nothing": ("", ConfigError, ("give dir:PATH or static:",)),
+    "a path": ("/tmp", ConfigError, ("give dir:PATH",)),
+    "unknown scheme": ("etcd:http://localhost", ConfigError, ("etcd", "give dir:PATH")),
+    "dir without a path": ("dir:", ConfigError, ("give dir:PATH",)),
+    "static without a port": ("static:localhost", ConfigError, ("HOST:PORT",)),
+    "static with a word for a port": ("static:localhost:http", ConfigError, ("HOST:PORT",)),
+    "static with a huge port": ("static:localhost:70000", ConfigError, ("between 1 and 65535",)),
+    "static twice": ("static:h:1,h:1", ConfigError, ("name each node once",)),
+    "missing folder": ("dir:{folder}/never", RegistryUnavailable, ("never",)),
+    "a file": ("dir:{folder}/file", RegistryUnavailable, ("file",)),
+    "loop of links": ("dir:{folder}/loop", RegistryUnavailable, ("loop",)),
+}
+
+
+@pytest.mark.parametrize("name", URLS)
+def test_a_registry_that_cannot_be_used(folder: Path, name: str) -> None:
+    (folder / "file").write_text("no folder")
+    if not (folder / "loop").is_symlink():
+        (folder / "loop").symlink_to(folder / "loop")
+    url, error, words = URLS[name]
+    with pytest.raises(error) as caught:
+        Router.connect(url.format(folder=folder), timeout_s=SHORT_S)
+    assert type(caught.value) is error
+    assert caught.value.fate is Fate.NEVER_RAN
+    check_sentence(caught.value, *words)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_registry_that_may_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "registry").mkdir(mode=0)
+    with pytest.raises(RegistryUnavailable) as caught:
+        Router.connect(f"dir:{tmp_path / 'registry'}", timeout_s=SHORT_S)
+    check_sentence(caught.value, "registry")
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, float("nan"), "soon"])
+def test_a_connect_timeout_that_is_no_time(tmp_path: Path, timeout_s: float) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Router.connect(f"dir:{tmp_path}", timeout_s=timeout_s)
+    check_sentence(caught.value, "timeout_s", "give seconds")
+
+
+def test_an_empty_registry_says_that_no_node_is_there(tmp_path: Path) -> None:
+    with Router.connect(f"dir:{tmp_path}", timeout_s=SHORT_S) as router:
+        with pytest.raises(Unavailable) as caught:
+            router.infer("double", {"x": X}, timeout_s=SHORT_S)
+        assert type(caught.value) is Unavailable
+        assert caught.value.fate is Fate.NEVER_RAN
+        check_sentence(caught.value, "no node", "start one")
+        copy_models(tmp_path / "models", "double")
+        with NodeProcess(tmp_path, f"dir:{tmp_path}", tmp_path / "models") as late:
+            late.wait_ready()
+            assert wait_until(lambda: "double" in router.models())
+            works(router)
+
+
+def test_a_static_address_where_nobody_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, so that no other test gets it, and refusing, since nobody listens
+        with Router.connect(f"static:127.0.0.1:{taken.getsockname()[1]}", timeout_s=SHORT_S) as router:
+            with pytest.raises(Unavailable) as caught:
+                router.infer("double", {"x": X}, timeout_s=SHORT_S)
+            assert caught.value.fate is Fate.NEVER_RAN
+            check_sentence(caught.value, "no node can take", "start another one")
+
+
+def _spoil(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.write_bytes(b"\xff{")
+
+
+def _replace(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+DEATHS: dict[str, Callable[[Path], None]] = {
+    "removed": shutil.rmtree,
+    "unreadable": lambda folder: folder.chmod(0),
+    "a file now": _replace,
+    "full of noise": _spoil,
+}
+
+
+@pytest.mark.leaks("the captured log keeps the watcher's error until the test is reported, and that keeps the router")
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_registry_that_dies_costs_a_running_router_nothing(tmp_path: Path, name: str) -> None:
+    registry = tmp_path / "registry"
+    copy_models(tmp_path / "models", "double")
+    with NodeProcess(tmp_path, f"dir:{registry}", tmp_path / "models") as node:
+        node.wait_ready()
+        with Router.connect(f"dir:{registry}") as router:
+            works(router)
+            DEATHS[name](registry)
+            for _ in range(6):  # several polls of the folder, 50 ms each
+                works(router)
+                wait_until(lambda: False, 0.05)
+        if registry.is_dir():
+            registry.chmod(0o700)
+
+
+# Routers that ended.
+
+
+def test_a_closed_router_says_so(node: NodeProcess) -> None:
+    router = Router.connect(node.registry)
+    works(router)
+    router.close()
+    for attempt in (
+        lambda: router.infer("double", {"x": X}, timeout_s=1.0),
+        lambda: router.prepare("double", rows=3),
+        router.models,
+    ):
+        with pytest.raises(RouterClosed) as caught:
+            attempt()
+        assert caught.value.fate is Fate.NEVER_RAN
+        check_sentence(caught.value, "closed", "make another one")
+    router.close()
+
+
+def _ask_in_child(router: Router, answers: object) -> None:
+    try:
+        router.infer("double", {"x": X}, timeout_s=1.0)
+    except OverspillError as error:
+        answers.send((type(error).__name__, error.fate, str(error)))  # type: ignore[attr-defined]
+    finally:
+        router.close()
+        os._exit(0)  # a fork of pytest must not run its ends
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_router_of_the_parent_says_so_after_a_fork(node: NodeProcess) -> None:
+    with Router.connect(node.registry) as router:
+        works(router)
+        ours, theirs = multiprocessing.get_context("fork").Pipe()
+        child = multiprocessing.get_context("fork").Process(target=_ask_in_child, args=(router, theirs))
+        child.start()
+        theirs.close()
+        assert ours.poll(10), "the child said nothing"
+        name, fate, text = ours.recv()
+        ours.close()
+        child.join(10)
+        child.close()
+        assert (name, fate) == (RouterUsedAfterFork.__name__, Fate.NEVER_RAN)
+        check_sentence(text, "parent process", "call Router.connect again")
+        works(router)
