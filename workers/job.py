@@ -82,5 +82,13 @@ class Job:  # mutable: its state and place change as it moves
         self.resend = False
         self.state = JobState.QUEUED
 
+    def ask_for_another(self) -> bool:
+        """Goes on for somebody else who asked for the same; False when there is nobody left."""
+        while self.attached:
+            self.asked = self.attached.pop()
+            if not self.asked.tenant.closed:
+                return True
+        return False
+
     def __repr__(self) -> str:
         return f"<Job {self.client_id:016x}-{self.request_no} of {self.model.name} {self.state.value}>"

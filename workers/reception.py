@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from fabric.deadline import TIMEOUT_MAX_S
 from fabric.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 ATTACHED_MAX = 8
 """Sockets that wait for one running id beside the first; a client that asks more often has lost count."""
-BUDGET_MAX_US = 86_400_000_000
-"""A day, as in `fabric/deadline.py`."""
 LAPSE_S = 5.0
 _RESENDS = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
 
@@ -107,7 +106,7 @@ class Reception:  # mutable: the node's requests
             request.request_no,
             asked,
             now,
-            now + min(request.budget_us, BUDGET_MAX_US) / 1e6,
+            now + min(request.budget_us / 1e6, TIMEOUT_MAX_S),
             request.priority or DEFAULT_LEVEL,
             request.body_bytes,
         )
@@ -119,7 +118,8 @@ class Reception:  # mutable: the node's requests
         else:
             self._arm_expiry()
 
-    def cancel(self, tenant: Tenant, socket: TenantSocket, request_no: int, client_id: int) -> None:  # noqa: ARG002 - the contract's
+    # Its arguments are those of the contract.
+    def cancel(self, tenant: Tenant, socket: TenantSocket, request_no: int, client_id: int) -> None:  # noqa: ARG002
         """Ends a request that still waits; one that is with an executor goes on, and its final frame comes."""
         client = self._dedupe.clients.get(client_id)
         job = client.running.get(request_no) if client is not None and client_id == tenant.client_id else None
@@ -139,7 +139,7 @@ class Reception:  # mutable: the node's requests
     def tenant_closed(self, tenant: Tenant) -> None:
         """Drops what waits for it, unless somebody else asked for the same; what runs comes to its end."""
         for job in self._admission.waiting_jobs():
-            if job.asked.tenant is tenant and not _ask_for_another(job):
+            if job.asked.tenant is tenant and not job.ask_for_another():
                 self._withdraw(job, Cancelled("the caller left before the request ran", Fate.NEVER_RAN))
         for shell in self.crew.shells:
             shell.forget(tenant.tenant_no)
@@ -176,19 +176,19 @@ class Reception:  # mutable: the node's requests
             return
         self._suspects.was_running(job.client_id, job.request_no)
         self._admission.over(job)
-        error = ExecutorLost(f"the executor {why} while it ran the request; send it again if that is safe")
+        fate = Fate.RAN if answered else Fate.UNKNOWN
+        error = ExecutorLost(f"the executor {why} while it ran the request; send it again if that is safe", fate)
         client = self._dedupe.clients[job.client_id]
         if job.model.idempotent and not answered:
             client.never_ran(job.request_no)
         else:
-            fate = Fate.RAN if answered else Fate.UNKNOWN
-            frame = self._error_frame(job.client_id, job.request_no, ExecutorLost(str(error), fate))
+            frame = self._error_frame(job.client_id, job.request_no, error)
             client.ended(job.request_no, Finished(frame, monotonic(), None))
         self._refuse(job, error, to_first=not answered)
 
     def came_back(self, job: Job) -> None:
         """A job that was never begun waits again, unless nobody does."""
-        if job.asked.tenant.closed and not _ask_for_another(job):
+        if job.asked.tenant.closed and not job.ask_for_another():
             self._admission.over(job)
             self._dedupe.clients[job.client_id].never_ran(job.request_no)
         else:
@@ -301,12 +301,3 @@ class Reception:  # mutable: the node's requests
     def _lapse(self) -> None:
         self._dedupe.lapse(monotonic())
         self._reactor.call_later(LAPSE_S, self._lapse)
-
-
-def _ask_for_another(job: Job) -> bool:
-    """Lets a waiting job go on for somebody else who asked for it; False when there is nobody."""
-    while job.attached:
-        job.asked = job.attached.pop()
-        if not job.asked.tenant.closed:
-            return True
-    return False

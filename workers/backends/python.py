@@ -62,7 +62,7 @@ def _make(config: ModelConfig) -> Any:
             raise ModelBroken(f"model {config.name!r}: execute in {path} is no function")
     except ModelBroken:
         raise
-    except Exception as error:  # noqa: BLE001 - a model's own code may raise anything, and one model must not stop others
+    except Exception as error:  # noqa: BLE001 - a model may raise anything, and must not stop others
         told = " ".join(str(error).split())[:TEXT_MAX]
         raise ModelBroken(f"model {config.name!r} cannot be made: {type(error).__name__}: {told}") from None
     return model
