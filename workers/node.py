@@ -27,7 +27,7 @@ from workers.child import Settings
 from workers.crew import Crew
 from workers.port_keeper import PortKeeper, PortSettings
 from workers.presence import Presence
-from workers.reception import Listeners, Reception
+from workers.reception import Reception
 from workers.repository import facts_of, read_repository
 from workers.runtime import SOCKET, make_folder, remove_folder
 from workers.shell import ExecutorShell
@@ -74,8 +74,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         )
         self._socket_path = str(self._folder / SOCKET)
         self._admission = self._make_admission()
-        listeners = Listeners(self._publish, self._model_refused)
-        self._reception = Reception(self._reactor, self._epoch, self._admission, listeners)
+        self._reception = Reception(self._reactor, self._epoch, self._admission, self._publish, self._model_refused)
         self._crew = self._reception.crew = self._make_crew()
         facts = PeerFacts(self._node_id, self._epoch, VERSION)
         limits = ListenerLimits(tenants_max=config.tenants_max, arena_bytes_max=config.arena_bytes_max)

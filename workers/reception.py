@@ -7,7 +7,6 @@ cancelled or lost, else from the executor that ran it. What is decided about it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -45,24 +44,25 @@ LAPSE_S = 5.0
 _RESENDS = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Whom the reception tells: of executors that come and go, and of models that cannot be served."""
-
-    executors_changed: Callable[[], None]
-    model_refused: Callable[[str, str], None]
-
-
 class Reception:  # mutable: the node's requests
-    """All requests of one life of a node. `crew` is set once it is made, since it reports here."""
+    """All requests of one life of a node. `crew` is set once it is made, since it reports here. `executors_changed` and
+    `model_refused(name, why)` hear of executors that come and go, and of models that cannot be served."""
 
     crew: Crew
 
-    def __init__(self, reactor: Reactor, node_epoch: int, admission: Admission, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        node_epoch: int,
+        admission: Admission,
+        executors_changed: Callable[[], None],
+        model_refused: Callable[[str, str], None],
+    ) -> None:
         self._reactor = reactor
         self._epoch = node_epoch
         self._admission = admission
-        self._listeners = listeners
+        self._executors_changed = executors_changed
+        self._model_refused = model_refused
         self._dedupe = Dedupe()
         self._suspects = Suspects()
         self._sequence = 0
@@ -196,24 +196,25 @@ class Reception:  # mutable: the node's requests
             self._arm_expiry()
 
     def loaded(self, loaded: tuple[Loaded, ...]) -> None:
-        """An executor is about to take work; the models that it refused are refused here."""
+        """An executor takes work; the models that it refused are refused here."""
         for each in loaded:
             if each.refused:
                 self.refuse_model(each.model, each.refused)
             for run_us in each.runs_us:
                 self._admission.models[each.model].speed.warmed(run_us)
-        self._reactor.call_later(0.0, self._opened)
+        self._executors_changed()
+        self._feed()
 
     def went_down(self) -> None:
         """An executor takes no more work."""
-        self._listeners.executors_changed()
+        self._executors_changed()
 
     def refuse_model(self, name: str, why: str) -> None:
         """A model cannot be served from now on; what waits for it ends."""
         model = self._admission.models[name]
         if not model.refused:
             model.refused = why
-            self._listeners.model_refused(name, why)
+            self._model_refused(name, why)
             for job in self._admission.waiting_jobs():
                 if job.model is model:
                     self._withdraw(job, ModelBroken(f"model {name!r} cannot be served here: {why}"))
@@ -224,10 +225,6 @@ class Reception:  # mutable: the node's requests
             self._withdraw(job, error)
 
     # Inside.
-
-    def _opened(self) -> None:
-        self._listeners.executors_changed()
-        self._feed()
 
     def _feed(self) -> None:
         now = monotonic()

@@ -192,8 +192,8 @@ class ExecutorShell:  # mutable: a process, then the next one
         elif control.word == "ready":
             self._loading = ""
             self.handle(ExecutorEvent.PROCESS_SPOKE)
-            self._settlement.loaded(control.loaded)
             self.handle(ExecutorEvent.MODELS_WARM)
+            self._settlement.loaded(control.loaded)
         return False
 
     def _exited(self, _events: int) -> None:
