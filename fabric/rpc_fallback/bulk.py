@@ -127,7 +127,7 @@ class Bulk:  # mutable: knows which large calls are running
             else:
                 fill(lease.view[:size], rpc)
                 memory = lease
-        except BaseException:
+        except BaseException:  # whatever ends the wait, the slot must return
             if lease is not None:
                 lease.release()  # this thread was the only writer
             raise

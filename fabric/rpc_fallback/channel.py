@@ -12,25 +12,21 @@ import asyncio
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Condition
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Self
 
 from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, ResourceExhausted
 from fabric.frame import Kind, bare_frame
-from fabric.memory.lease import Lease
 from fabric.rpc_fallback.bulk import Bulk
 from fabric.rpc_fallback.config import host_of
 from fabric.rpc_fallback.lane_caller import LanePool
 from fabric.rpc_fallback.session import FAILURES, Session, too_late
 from fabric.rpc_fallback.tls import caller_context
+from fabric.rpc_fallback.waiting import discard, finished, ignore
 from fabric.rpc_fallback.wire import BULK_BYTES, inline_answer, read_pong, request_frame
 from fabric.transport import WireName
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    import grpc
-
     from fabric.deadline import Deadline
     from fabric.frame import Load
     from fabric.memory.arena import Arena
@@ -56,7 +52,8 @@ class RpcChannel:  # mutable: owns connections
         self._lanes = LanePool(host_of(address), client_id, config, context, arena)
         self._session = Session(address, client_id, config, expect, self._lanes.renew)
         self._bulk = Bulk(self._session, self._lanes, arena)
-        self._changed = Condition()
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
         self._running = 0
         self._closing = False
         self._threads: ThreadPoolExecutor | None = None
@@ -79,7 +76,7 @@ class RpcChannel:  # mutable: owns connections
         channel = cls(address, client_id, config, arena, expect)
         try:
             channel._session.open(deadline)
-        except BaseException:
+        except BaseException:  # whatever it was, nothing may stay open behind it
             channel.abort("the channel could not be opened")
             raise
         return channel
@@ -139,7 +136,7 @@ class RpcChannel:  # mutable: owns connections
         frame = bare_frame(Kind.CANCEL, request.client_id, request.request_no)
         with contextlib.suppress(*FAILURES):  # a lost channel has no running calls
             rpc = self._session.cancel.future(self._session.token + frame, timeout=CANCEL_S)
-            rpc.add_done_callback(_ignore)  # gRPC cancels a future that nobody holds
+            rpc.add_done_callback(ignore)  # gRPC cancels a future that nobody holds
 
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node, through its port, for a sign of life. Raises OverspillError."""
@@ -149,7 +146,7 @@ class RpcChannel:  # mutable: owns connections
             token = self._session.token
             try:
                 message = token + bare_frame(Kind.PING)
-                return read_pong(await _finished(self._session.ping.future(message, timeout=_left_s(deadline))))
+                return read_pong(await finished(self._session.ping.future(message, timeout=_left_s(deadline))))
             except FAILURES as failure:
                 if not last and await asyncio.to_thread(self._session.renewed, failure, token, deadline):
                     continue
@@ -178,7 +175,7 @@ class RpcChannel:  # mutable: owns connections
             threads.shutdown(wait=False)
 
     def _enter(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._session.lost:
                 raise NodeLost(self._session.lost, Fate.NEVER_RAN)
             if self._closing:
@@ -190,7 +187,7 @@ class RpcChannel:  # mutable: owns connections
             self._running += 1
 
     def _leave(self) -> None:
-        with self._changed:
+        with self._lock:
             self._running -= 1
             if self._closing:
                 self._changed.notify_all()
@@ -224,7 +221,7 @@ class RpcChannel:  # mutable: owns connections
             token, left_s = session.token, _left_s(deadline)
             try:
                 rpc = session.call.future(self._message(token, call, left_s), timeout=left_s)
-                reply = await _finished(rpc)
+                reply = await finished(rpc)
             except FAILURES as failure:
                 if not last and await asyncio.to_thread(session.renewed, failure, token, deadline):
                     continue
@@ -250,49 +247,13 @@ class RpcChannel:  # mutable: owns connections
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             if not job.cancel():
-                job.add_done_callback(_discard)
+                job.add_done_callback(discard)
                 self._bulk.stop(call.id)
                 self.cancel(call.id)
                 # The thread still holds the call's memory: it lets go as soon as its socket is broken.
                 with contextlib.suppress(OverspillError):
                     await work
             raise
-
-
-async def _finished(rpc: grpc.Future) -> bytes:
-    """Waits for a future of gRPC's on the running loop. Raises what the future raises."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def done(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed, nobody waits
-            loop.call_soon_threadsafe(wake)
-
-    rpc.add_done_callback(done)
-    try:
-        await waiter
-    except asyncio.CancelledError:
-        rpc.cancel()  # which the port hears, and passes on
-        raise
-    answer: bytes = rpc.result()
-    return answer
-
-
-def _ignore(_: object) -> None:
-    """Nothing follows a CANCEL: the call's own outcome comes anyway."""
-
-
-def _discard(job: Future[Answer]) -> None:
-    """Gives back the reply that nobody waits for any more."""
-    if job.cancelled() or job.exception() is not None:
-        return
-    memory = job.result().memory
-    if isinstance(memory, Lease):
-        memory.release()
 
 
 def _left_s(deadline: Deadline) -> float:

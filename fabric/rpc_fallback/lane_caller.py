@@ -124,7 +124,7 @@ class LanePool:  # mutable: owns sockets
             return bytes(plain)
         try:
             lane.receive_into(lease.view[:size], deadline)
-        except BaseException:
+        except BaseException:  # whatever ends the wait, the slot must return
             lease.release()  # this thread was the only writer
             raise
         return lease
@@ -186,7 +186,7 @@ class LanePool:  # mutable: owns sockets
                 return sock
             name = (self._config.tls.server_name if self._config.tls else "") or self._host
             return self._context.wrap_socket(sock, server_hostname=name)
-        except BaseException:
+        except BaseException:  # whatever it was, the socket must not stay open behind it
             sock.close()
             raise
 

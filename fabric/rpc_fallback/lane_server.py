@@ -57,7 +57,7 @@ def listen(host: str, port: int) -> socket.socket:
             tune(sock)  # accepted sockets inherit it
             sock.bind((host, port))
             sock.listen(64)
-        except BaseException:
+        except BaseException:  # whatever it was, the socket must not stay open behind it
             sock.close()
             raise
         return sock
@@ -200,7 +200,7 @@ def _one(lane: Lane, peer: Peer, request: RequestFrame, layout: Layout) -> None:
     try:
         view = memory.view if isinstance(memory, Lease) else memoryview(memory)
         lane.receive_into(view[: request.body_bytes], deadline)
-    except BaseException:
+    except BaseException:  # whatever ends the wait, the slot must return
         if isinstance(memory, Lease):
             memory.release()
         raise

@@ -138,9 +138,8 @@ class Peer:  # mutable: one caller's session
 
     def cancel(self, request: RequestId) -> None:
         """The caller gave a request up."""
-        cancel = getattr(self._channel, "cancel", None)
-        if cancel is not None and self.exchange.running(request):
-            cancel(request)
+        if self.exchange.running(request):
+            self._channel.cancel(request)
 
     def busy(self) -> bool:
         """Whether a request of this caller is on its way."""
@@ -183,7 +182,7 @@ class Peers:  # mutable: the table of sessions
             if evicted is not None:
                 evicted.close(Deadline(time.monotonic()))
             peer = Peer(client_id, size, self._open(client_id, size), self._open)
-        except BaseException:
+        except BaseException:  # whatever it was, the place in the table must be free again
             with self._lock:
                 self._opening -= 1
             raise

@@ -78,7 +78,7 @@ class RpcServer:  # mutable: owns servers and threads
                 handlers=(self._service.handler(), self._health.handler()),
             )
             port = self._bind(self._grpc, credentials)
-        except BaseException:
+        except BaseException:  # whatever it was, nothing may stay open behind it
             self.stop(0.0)
             raise
         self._grpc.start()

@@ -5,19 +5,15 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
 from fabric.frame import HEADER_BYTES
 from fabric.rpc_fallback.config import RpcServerConfig
+from tests.integration.rpc_calls import channel_to, collected, got, node, port, request, soon, wanted
 from tests.integration.rpc_node import EchoNode, serving
-from tests.integration.test_rpc_wire import channel_to, collected, got, request, soon, wanted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["collected"]
+__all__ = ["collected", "node", "port"]
 SIZE = 3 << 20
 
 
@@ -50,17 +46,6 @@ class Cutter:
 
     def close(self) -> None:
         self._thread.join(10.0)
-
-
-@pytest.fixture
-def node() -> EchoNode:
-    return EchoNode()
-
-
-@pytest.fixture
-def port(node: EchoNode) -> Iterator[int]:
-    with serving(node, RpcServerConfig()) as (_, made):
-        yield made
 
 
 REPLY_FRAME_BYTES = 145  # of one tensor with a name of one letter

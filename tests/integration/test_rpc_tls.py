@@ -13,9 +13,9 @@ from fabric.errors import Fate, NodeLost, OverspillError
 from fabric.rpc_fallback.channel import RpcChannel
 from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig, TlsFiles
 from fabric.rpc_fallback.tls import caller_context
+from tests.integration.rpc_calls import channel_to, collected, got, request, soon, wanted
 from tests.integration.rpc_certificates import Authority
 from tests.integration.rpc_node import EchoNode, serving
-from tests.integration.test_rpc_wire import channel_to, collected, got, request, soon, wanted
 
 if TYPE_CHECKING:
     from pathlib import Path

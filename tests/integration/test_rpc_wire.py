@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import grpc
-import numpy as np
 import pytest
 
-from fabric.deadline import Deadline
 from fabric.errors import (
-    AccessDenied,
     AddressInUse,
     Cancelled,
     ConfigError,
@@ -31,77 +24,17 @@ from fabric.errors import (
     ResourceExhausted,
     StaleEpoch,
 )
-from fabric.frame import Kind, bare_frame
-from fabric.hello import Hello, encode_hello
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
-from fabric.message import RequestId, small_body, tensors_of
 from fabric.rpc_fallback.channel import RpcChannel
 from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig
 from fabric.rpc_fallback.server import RpcServer
-from fabric.rpc_fallback.wire import Method
-from fabric.transport import Answer, Call
+from tests.integration.rpc_calls import channel_to, collected, got, node, port, request, soon, wanted
 from tests.integration.rpc_node import FACTS, LOAD, EchoNode, serving
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+__all__ = ["collected", "node", "port"]
 NO_LANES = RpcConfig(lanes_max=0)
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def soon(timeout_s: float = 10.0) -> Deadline:
-    return Deadline(time.monotonic() + timeout_s)
-
-
-def request(number: int, size: int, model: str = "echo", client_id: int = 1, **words: int) -> Call:
-    data = np.random.default_rng(number).integers(0, 256, size, np.uint8)
-    return Call(RequestId(client_id, number), model, small_body(tensors_of({"x": data})), **words)
-
-
-def got(answer: Answer) -> bytes:
-    """The reply's bytes, after which its memory is given back."""
-    size = answer.layout.specs[0].nbytes
-    if isinstance(answer.memory, bytes):
-        return answer.memory[:size]
-    copied = bytes(answer.memory.view[:size])
-    answer.memory.release()
-    return copied
-
-
-def wanted(call: Call) -> bytes:
-    return bytes(call.body.view()[: call.body.layout.specs[0].nbytes])
-
-
-@contextmanager
-def channel_to(
-    port: int, config: RpcConfig | None = None, arena: Arena | None = None, client_id: int = 1
-) -> Iterator[RpcChannel]:
-    made = RpcChannel.open(f"127.0.0.1:{port}", client_id, soon(), config or RpcConfig(), arena)
-    try:
-        yield made
-    finally:
-        made.close(soon(1.0))
-
-
-@pytest.fixture(autouse=True)
-def collected(no_leaks: None) -> Iterator[None]:
-    """The traceback of an expected error holds frames, and they hold arenas: those circles are no leaks."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def node() -> EchoNode:
-    return EchoNode()
-
-
-@pytest.fixture
-def port(node: EchoNode) -> Iterator[int]:
-    with serving(node, RpcServerConfig()) as (_, made):
-        yield made
-
-
 SIZES = [0, 1, 64, 65_535, 65_536, 262_143, 262_144, 1_048_577, 5_000_000]
 
 
@@ -350,124 +283,6 @@ def test_proxies_of_the_environment_are_not_asked(port: int, monkeypatch: pytest
     with channel_to(port) as channel:
         call = request(1, 64)
         assert got(channel.call(call, soon())) == wanted(call)
-
-
-class TestStrangers:
-    """What a port is told by those who are no callers of ours."""
-
-    def test_a_flood_of_hellos_is_bounded(self, node: EchoNode) -> None:
-        with serving(node, RpcServerConfig(peers_max=4)) as (_, port):
-            opened = [RpcChannel.open(f"127.0.0.1:{port}", n, soon(), RpcConfig()) for n in range(1, 5)]
-            for number in range(5, 25):
-                with pytest.raises(ResourceExhausted, match="serves 4 callers"):
-                    RpcChannel.open(f"127.0.0.1:{port}", number, soon(), RpcConfig())
-            assert len(node.open) == 4
-            time.sleep(1.1)  # from then on a silent caller makes room, and opens its session again when it speaks
-            opened.append(RpcChannel.open(f"127.0.0.1:{port}", 30, soon(), RpcConfig()))
-            assert len(node.open) == 4
-            for number, channel in enumerate(opened, 1):
-                for size in (64, 300_000):
-                    call = request(number * 1000 + size % 7, size, client_id=number)
-                    assert got(channel.call(call, soon())) == wanted(call)
-                time.sleep(1.05 if number == 1 else 0.0)
-            for channel in opened:
-                channel.close(soon(1.0))
-            assert len(node.open) <= 1
-
-    @pytest.mark.parametrize("given", ["", "wrong", "secret "])
-    def test_a_wrong_token_is_refused(self, node: EchoNode, given: str) -> None:
-        with serving(node, RpcServerConfig(token="secret")) as (_, port):
-            with pytest.raises(AccessDenied, match="token") as caught:
-                RpcChannel.open(f"127.0.0.1:{port}", 1, soon(), RpcConfig(token=given))
-            assert caught.value.fate is Fate.NEVER_RAN
-            assert not node.opened
-            with channel_to(port, RpcConfig(token="secret")) as channel:
-                assert channel.alive
-
-    def test_garbage_on_grpc_ends_that_session_only(self, port: int) -> None:
-        with channel_to(port, client_id=1) as good, channel_to(port, client_id=2) as bad:
-            raw = grpc.insecure_channel(f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),))
-            for method in (Method.HELLO, Method.CALL, Method.PING, Method.CANCEL, Method.BYE):
-                for message in (b"", b"x", b"\0" * 100, b"OVSP" * 50, bytes(bare_frame(Kind.PING))):
-                    try:
-                        raw.unary_unary(method)(message, timeout=5.0)
-                    except grpc.RpcError as error:
-                        assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # noqa: PT017 - either is right
-            token = bad._session.token
-            answer = raw.unary_unary(Method.CALL)(token + b"\0" * 200, timeout=5.0)
-            assert answer[:4] == b"OVSP"
-            raw.close()
-            call = request(1, 64)
-            assert got(good.call(call, soon())) == wanted(call)
-
-    def test_a_stream_of_garbage(self, port: int) -> None:
-        with channel_to(port) as channel:
-            token = channel._session.token
-            call = request(5, 300_000)
-            head = token + channel._message(b"", call, 5.0)[:-300_032]
-            raw = grpc.insecure_channel(f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),))
-            stream = raw.stream_stream(Method.STREAM)
-            with pytest.raises(grpc.RpcError):
-                list(stream(iter([b"nonsense"]), timeout=5.0))
-            with pytest.raises(grpc.RpcError, match="deadline"):
-                list(stream(iter([head])))
-            (cut,) = list(stream(iter([head, b"x" * 100]), timeout=5.0))
-            assert b"ended after 100" in cut
-            raw.close()
-            assert got(channel.call(request(6, 64), soon())) == wanted(request(6, 64)), "a new session is opened"
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            b"",
-            b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" + b"x" * 40,
-            b"\0" * 4096,
-            bytes(bare_frame(Kind.PING)),
-            bytes(encode_hello(Hello(1, session="wrong"))),
-            bytes(encode_hello(Hello(1, session="é" * 20))),
-        ],
-        ids=["nothing", "http", "zeros", "ping", "wrong token", "odd token"],
-    )
-    def test_garbage_on_the_lane(self, port: int, words: bytes) -> None:
-        with channel_to(port) as channel:
-            with socket.create_connection(("127.0.0.1", channel._lanes._port), 5.0) as stranger:
-                stranger.sendall(words)
-                stranger.shutdown(socket.SHUT_WR)
-                stranger.settimeout(5.0)
-                try:
-                    while stranger.recv(4096):
-                        pass
-                except ConnectionResetError:
-                    pass  # it closed with bytes of ours unread
-            call = request(1, 300_000)
-            answer = channel.call(call, soon())
-            assert got(answer) == wanted(call)
-            assert answer.lane
-
-    def test_silent_strangers_do_not_keep_callers_out(self, node: EchoNode) -> None:
-        with serving(node, RpcServerConfig(handshake_s=0.5)) as (_, port), channel_to(port) as channel:
-            lane_port = channel._lanes._port
-            strangers = [socket.create_connection(("127.0.0.1", lane_port), 5.0) for _ in range(40)]
-            call = request(1, 300_000)
-            assert got(channel.call(call, soon())) == wanted(call)  # on the stream, if they hold every place
-            for stranger in strangers:
-                stranger.settimeout(5.0)
-                assert not stranger.recv(1)
-                stranger.close()
-            time.sleep(0.2)
-            call = request(2, 300_000)
-            assert channel.call(call, soon()).lane
-
-    def test_health(self, port: int) -> None:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as raw:
-            check = raw.unary_unary("/grpc.health.v1.Health/Check")
-            assert check(b"", timeout=5.0) == b"\x08\x01"
-            assert check(b"\x0a\x10overspill.Fabric", timeout=5.0) == b"\x08\x01"
-            with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
-                check(b"\x0a\x01x", timeout=5.0)
-            watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=20.0)
-            assert next(watch) == b"\x08\x01"
-            watch.cancel()
 
 
 def test_a_slow_reader_holds_up_nobody_else(port: int) -> None:
