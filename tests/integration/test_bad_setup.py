@@ -6,12 +6,10 @@ are real processes; so are the ones that listen where another does.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import shutil
 import socket
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +26,7 @@ from fabric.errors import (
     Unavailable,
 )
 from overspill import Router
-from tests.integration.bad_node import NodeProcess, copy_models, wait_until
+from tests.integration.bad_node import NodeProcess, collect, copy_models, wait_until
 from tests.integration.bad_ways import check_sentence
 
 if TYPE_CHECKING:
@@ -57,12 +55,8 @@ def node(folder: Path) -> Iterator[NodeProcess]:
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """An error that a test caught refers to the test's frame, and that to the router; so does a thread that was still
-    opening a wire at the close. Once they are done the collector ends the circle."""
-    before = set(threading.enumerate())
-    yield
-    wait_until(lambda: set(threading.enumerate()) <= before, 2.0)
-    gc.collect()
+    """Routers that were closed are gone before the look for leaks."""
+    yield from collect()
 
 
 def works(router: Router) -> None:

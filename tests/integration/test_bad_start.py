@@ -5,7 +5,6 @@ Wrong settings are told before anything starts, so they run in this process; wha
 
 from __future__ import annotations
 
-import gc
 import socket
 import subprocess
 from typing import TYPE_CHECKING
@@ -15,12 +14,18 @@ import pytest
 
 from overspill import Router
 from overspill.cli import main
-from tests.integration.bad_node import ROOT, NodeProcess, command, copy_models, wait_until
+from tests.integration.bad_node import ROOT, NodeProcess, collect, command, copy_models, wait_until
 from tests.integration.bad_ways import check_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Routers that were closed are gone before the look for leaks."""
+    yield from collect()
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +125,4 @@ def test_a_registry_that_cannot_be_written_does_not_stop_a_node(folder: Path) ->
             x = np.arange(3, dtype=np.float32)
             with router.infer("double", {"x": x}, timeout_s=5.0) as reply:
                 assert np.array_equal(reply["y"], 2 * x)
-        del router, reply
-        gc.collect()  # a closed router's mapping goes with the last object that knows it
     assert "Traceback" not in node.log
