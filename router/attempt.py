@@ -84,6 +84,9 @@ LOST = (
 )
 """The worker is gone or going, by no fault of the request; all others are refusals."""
 
+STUBBORN = (errors.UnknownModel, errors.AccessDenied, errors.VersionMismatch, errors.ConfigError)
+"""Another worker may answer differently; the same one will not."""
+
 _GUESS_MARGIN = 4.0
 """An attempt gets at least four times what it is predicted to take: queues make the slowest percent about that."""
 _NOBODY_FIRST_S, _NOBODY_MAX_S = 0.001, 0.02
@@ -149,10 +152,11 @@ class Attempts:  # mutable: the state of one request
 
     def failed(self, error: OverspillError, worker: str, now: float) -> float:
         """The attempt that is out failed; returns the seconds to back off. Raises the final error if that was it."""
+        hopeless = worker in self.avoid and isinstance(error, STUBBORN)
         self._last = error
         self._fates += (error.fate,)
         self.avoid += (worker,)
-        if not may_retry(error, self.idempotent):
+        if hopeless or not may_retry(error, self.idempotent):
             self.give_up(error, worker, now)
         if self.deadline.expired(now):
             self.give_up(error if isinstance(error, DeadlineExceeded) else DeadlineExceeded(str(error)), worker, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from discovery.registry import open_registry
 from fabric.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -80,6 +82,31 @@ def test_far_alone_answers_over_rpc_with_the_same_bytes(nodes: Nodes) -> None:
             assert reply.trace.wire == "rpc"
             np.testing.assert_array_equal(reply["y"], x + 1)
     del router, reply
+    settle()
+
+
+def test_an_address_that_was_written_down_needs_no_registry(nodes: Nodes) -> None:
+    (address,) = (one.rpc for one in open_registry(nodes.registry).read() if one.node_id == "far")
+    with Router.connect(f"static:{address}") as router:
+        reply = router.infer("echo", {"x": X}, timeout_s=10)
+        assert (reply.trace.worker, reply.trace.wire) == (address, "rpc")
+        with pytest.raises(UnknownModel):
+            router.infer("ecko", {"x": X}, timeout_s=10)
+        with pytest.raises(InvalidArgument):
+            router.infer("echo", {"x": X[:, :3]}, timeout_s=10)
+    del router, reply
+    settle()
+
+
+def test_a_registry_that_goes_away_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
+    copy = tmp_path / "registry"
+    shutil.copytree(nodes.registry.removeprefix("dir:"), copy)
+    with Router.connect(f"dir:{copy}") as router:
+        shutil.rmtree(copy)
+        for _ in range(10):
+            time.sleep(0.05)
+            router.infer("echo", {"x": X}, timeout_s=10)
+    del router
     settle()
 
 

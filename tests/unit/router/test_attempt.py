@@ -57,6 +57,18 @@ def test_the_final_error_tells_the_story_and_the_worst_fate() -> None:
     assert caught.value.fate is Fate.UNKNOWN
 
 
+def test_a_worker_that_does_not_know_the_model_is_not_asked_a_third_time() -> None:
+    machine = out(attempts())
+    machine.failed(errors.UnknownModel("it offers no such model"), "a", 0.1)
+    machine.woke()
+    machine.sent(None, 0.1)
+    machine.failed(errors.UnknownModel("it offers no such model"), "b", 0.1)
+    machine.woke()
+    machine.sent(None, 0.1)
+    with pytest.raises(errors.UnknownModel, match="3 attempts failed; the last, on a: it offers"):
+        machine.failed(errors.UnknownModel("it offers no such model"), "a", 0.1)
+
+
 def test_a_failure_after_the_deadline_is_a_deadline_exceeded_that_names_the_cause() -> None:
     with pytest.raises(
         errors.DeadlineExceeded, match=r"1 attempt failed, and its time is over; .* on a: lost"
