@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PREFIX_BYTES_MAX = 64
-"""What the node and its executors put before a frame (40 bytes for a task, see docs/protocol.md), with some room."""
+"""What the node and its executors put before a frame (64 bytes for a task, see docs/protocol.md)."""
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + PREFIX_BYTES_MAX
 DESCRIPTORS_MAX = 4
 """More than any message of the protocol carries (one); Linux itself allows 253."""

@@ -1,4 +1,4 @@
-"""The ONNX backend: answers, its checks of the file before any request, and what it says where the library is missing."""
+"""The ONNX backend: its answers, its checks of the file, and what it says where the library is missing."""
 
 from __future__ import annotations
 
