@@ -14,7 +14,7 @@ from examples.dispatch.route_plan.build import OrderRow, Task
 Sequence = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a sequence comes to."""
 

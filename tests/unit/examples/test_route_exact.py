@@ -67,6 +67,7 @@ def test_one_closed_tour_of_five_orders_equals_brute_force(data: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_five_orders_equal_brute_force(data: Path) -> None:
     tours = [tour_task(data / "pdtsp_dumitrescu" / f"prob5{letter}.txt") for letter in "abc"]
     for options in (METRES_ONLY, BY_SEARCH):
