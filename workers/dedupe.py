@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from workers.job import Job
 
 FINISHED_MAX = 4096
+FINISHED_BYTES_MAX = 4 << 20
+"""Of frames per client: a kibibyte for each of 4096, though one frame may have 64."""
 FINISHED_KEPT_S = 60.0
 SPENT_MAX = 65_536
 """Numbers without frames, per client: half a megabyte at most. Past it, older ids are refused by their order."""
@@ -38,11 +40,12 @@ class Finished:
 class Client:  # mutable: grows with each request, shrinks with each acknowledgement
     """What the node knows of one client's ids."""
 
-    __slots__ = ("accepted", "ack_no", "finished", "floor_no", "running", "seen_s", "spent")
+    __slots__ = ("accepted", "ack_no", "finished", "finished_bytes", "floor_no", "running", "seen_s", "spent")
 
     def __init__(self) -> None:
         self.running: dict[int, Job] = {}
         self.finished: dict[int, Finished] = {}  # in the order of finishing, so the oldest stands first
+        self.finished_bytes = 0
         self.spent: set[int] = set()
         self.ack_no = 0
         self.floor_no = 0
@@ -59,7 +62,7 @@ class Client:  # mutable: grows with each request, shrinks with each acknowledge
             oldest = next(iter(finished))
             if oldest >= ack_no:
                 break
-            del finished[oldest]
+            self.finished_bytes -= len(finished.pop(oldest).frame)
         if self.spent:
             self.spent = {number for number in self.spent if number >= ack_no}
 
@@ -94,7 +97,8 @@ class Client:  # mutable: grows with each request, shrinks with each acknowledge
         self.running.pop(request_no, None)
         if request_no >= self.ack_no:
             self.finished[request_no] = finished
-            if len(self.finished) > FINISHED_MAX:
+            self.finished_bytes += len(finished.frame)
+            while len(self.finished) > FINISHED_MAX or self.finished_bytes > FINISHED_BYTES_MAX:
                 self._spend_oldest()
 
     def lapse(self, now: float) -> None:
@@ -104,7 +108,7 @@ class Client:  # mutable: grows with each request, shrinks with each acknowledge
 
     def _spend_oldest(self) -> None:
         oldest = next(iter(self.finished))
-        del self.finished[oldest]
+        self.finished_bytes -= len(self.finished.pop(oldest).frame)
         if oldest < self.ack_no:
             return
         self.spent.add(oldest)

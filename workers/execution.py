@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from workers.modelconfig import ModelConfig
 
 PLANS_MAX = 1024
+ELEMENTS_MAX = 1 << 48
+"""Of an empty tensor too: numpy multiplies dimensions up before it looks whether one of them is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How one input becomes an array: `private` copies it, `elements` is not zero for BYTES."""
+    """How one input becomes an array: `private` copies it, `finite` refuses NaN and infinity, `text` decodes BYTES."""
 
     name: str
     dtype: np.dtype[Any]
@@ -108,7 +110,12 @@ class LoadedModel:  # mutable: plans are added as requests come
         """
         began = monotonic_ns()
         name = self.config.name
-        inputs = Inputs({step.name: _array(step, memory, body_at, name) for step in plan.steps})
+        try:
+            inputs = Inputs({step.name: _array(step, memory, body_at, name) for step in plan.steps})
+        except MemoryError:
+            raise ResourceExhausted(
+                f"there is no memory to copy the inputs of model {name!r} now; send less at once, or use another node"
+            ) from None
         outputs = Outputs(self._outputs, reply)
         try:
             self.backend.execute(inputs, outputs)
@@ -150,6 +157,14 @@ class LoadedModel:  # mutable: plans are added as requests come
                 f"input {spec.name!r} of model {name!r} came as {spec.dtype.name} {list(spec.shape)};"
                 f" it takes {decl.dtype} {list(decl.dims)}"
             )
+        if spec.dtype is DType.BYTES and 4 * prod(spec.shape) > spec.nbytes:
+            # Checked before anything is made of that size: each element has a length of four bytes, whatever it holds.
+            raise InvalidArgument(
+                f"input {spec.name!r} of model {name!r} claims {prod(spec.shape)} elements in {spec.nbytes} bytes;"
+                " send each with its length"
+            )
+        if prod(max(dim, 1) for dim in spec.shape) > ELEMENTS_MAX:
+            raise InvalidArgument(f"input {spec.name!r} of model {name!r} is {list(spec.shape)}, which no array can be")
         batch_max = self.config.max_batch_size
         if batch_max and spec.shape[0] > batch_max:
             raise InvalidArgument(

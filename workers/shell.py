@@ -246,6 +246,8 @@ class ExecutorShell:  # mutable: a process, then the next one
         for task_no in list(self.desk.in_hand):
             job = self.desk.take_back(task_no)
             assert job is not None, "it was just listed"
+            if job.resend and task_no == answered_no:
+                continue
             if task_no == running_no or job.resend:
                 self._settlement.lost(job, self._why, answered=task_no == answered_no)
             else:

@@ -88,6 +88,16 @@ def test_frames_and_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert client.find(20) is None
 
 
+def test_the_bytes_of_frames_are_bounded() -> None:
+    client = Client()
+    for number in range(1, 200):
+        client.began(number, JOB)
+        client.ended(number, Finished(bytes(65_536), 0.0, None))
+    assert client.finished_bytes == 65_536 * len(client.finished) <= dedupe.FINISHED_BYTES_MAX
+    client.acknowledge(200)
+    assert client.finished_bytes == 0
+
+
 def test_silent_clients_are_forgotten_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dedupe, "CLIENTS_MAX", 2)
     table = Dedupe()

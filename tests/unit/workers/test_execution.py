@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from fabric.dtypes import DType
 from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, ProtocolError, ResourceExhausted
-from fabric.layout import EMPTY
+from fabric.layout import EMPTY, TensorSpec, layout_of
 from fabric.memory.lease import tensors
 from fabric.message import small_body, tensors_of
 from workers.execution import LoadedModel
@@ -129,6 +130,30 @@ def test_descriptors_that_are_none_or_claim_more_than_came(tmp_path: Path) -> No
     body = small_body(tensors_of(GOOD))
     with pytest.raises(InvalidArgument, match="send all of them"):
         model.plan(body.layout.encoded, body.layout.body_bytes - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "nbytes", "says"),
+    [
+        ("t", DType.BYTES, (1 << 40,), 64, "claims 1099511627776 elements in 64 bytes"),
+        ("f", DType.FP32, (1 << 40, 0, 1 << 40), 0, "which no array can be"),
+        ("f", DType.FP32, (1 << 49, 0, 1), 0, "which no array can be"),
+    ],
+)
+def test_sizes_that_only_a_hostile_peer_sends(
+    tmp_path: Path, name: str, dtype: DType, shape: tuple[int, ...], nbytes: int, says: str
+) -> None:
+    (tmp_path / "model.py").write_text(SHOWS)
+    text = CONFIG.replace("dims: [ -1, 2 ]", "dims: [ -1, -1, -1 ]")
+    model = LoadedModel(read_config(text, "config.pbtxt", "m", "1", str(tmp_path)), threads=1)
+    good = {**GOOD, "f": GOOD["f"].reshape(1, 2, 2)}
+    specs = tuple(
+        TensorSpec(name, dtype, shape, nbytes) if spec.name == name else spec
+        for spec in small_body(tensors_of(good)).layout.specs
+    )
+    layout = layout_of(specs)
+    with pytest.raises(InvalidArgument, match=says):
+        model.plan(layout.encoded, layout.body_bytes)
 
 
 @pytest.mark.parametrize(
