@@ -10,17 +10,18 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fabric.errors import Cancelled, NodeLost, OverspillError
+from fabric.errors import Cancelled, Fate, NodeLost, OverspillError
 from fabric.frame import Kind, Load
 from fabric.hello import Welcome
-from fabric.sim.flights import Flight, Flights
+from fabric.sim.flight import Flight
 from fabric.transport import Answer, Call, PeerFacts, WireName
 
 if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
-    from fabric.sim.flights import Result
+    from fabric.sim.flight import Result
+    from fabric.sim.flights import Flights
     from fabric.sim.pump import Pump
     from fabric.sim.session import SimSession
 
@@ -94,8 +95,9 @@ class SimChannel:  # mutable: a connection
         self._flights.attach(session)
         try:
             welcome = self._ask(Kind.HELLO, deadline)
-        except OverspillError:
+        except OverspillError as error:
             self.abort("the node did not answer the greeting")
+            error.fate = Fate.NEVER_RAN  # nothing but a greeting was sent
             raise
         assert isinstance(welcome, Welcome), "a hello is answered by a welcome"
         self._facts = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)

@@ -22,56 +22,25 @@ from fabric.errors import (
 from fabric.frame import (
     NO_SLOT,
     Kind,
-    Load,
     RequestFrame,
     bare_frame,
     check_header,
     decode_error,
-    decode_reply,
     encode_request,
 )
-from fabric.hello import Hello, Welcome, decode_pong, decode_welcome, encode_hello
-from fabric.layout import parse_layout
+from fabric.hello import Hello, encode_hello
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES
-from fabric.transport import Answer, Call, WireName
+from fabric.sim.flight import Flight, Result, read_end
+from fabric.transport import Answer, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fabric.deadline import Deadline
-    from fabric.frame import Header
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
-    from fabric.sim.clock import SimTimer
     from fabric.sim.network import SimNetwork
     from fabric.sim.session import SimSession
 
 CALLS_MAX = 4096
-
-Result = Answer | Load | Welcome | OverspillError
-
-
-class Flight:  # mutable: sent, answered or given up, ended
-    """One question under way: a request, a ping or a hello."""
-
-    # fmt: off
-    __slots__ = (
-        "abandoned", "call", "cancelled", "deadline", "done", "expiry",
-        "on_done", "reply", "resend", "result", "serial",
-    )
-    # fmt: on
-
-    def __init__(self, call: Call | Kind, deadline: Deadline) -> None:
-        self.call, self.deadline = call, deadline
-        self.done = threading.Event()
-        self.on_done: Callable[[], None] | None = None
-        self.result: Result | None = None
-        self.reply: Lease | None = None
-        self.resend: SimTimer | None = None
-        self.expiry: SimTimer | None = None
-        self.abandoned = self.cancelled = False
-        self.serial = 0
 
 
 class Flights:  # mutable: the table of one connection
@@ -116,17 +85,19 @@ class Flights:  # mutable: the table of one connection
         """Takes one frame of the node. In the clock's thread."""
         if self.lost is not None:
             return
+        flight = self._flights.get(serial)
         try:
             header = check_header(frame)
             if header.kind is Kind.ERROR and header.request_no == 0 and serial == 0:
                 self.lose(f"the node closed the connection: {decode_error(frame, header).error}")
                 return
-            flight = self._flights.get(serial)
             if flight is None:
                 self.duplicates += 1
                 return
-            result = self._read(flight, frame, header, body)
+            result = read_end(flight, frame, header, body)
         except ProtocolError as error:
+            if flight is not None:
+                self._end(flight, error)
             self.lose(f"the node sent what is no frame, so the channel was closed: {error}")
             return
         if isinstance(result, ReplyTooLarge) and isinstance(flight.call, Call) and not flight.abandoned:
@@ -150,7 +121,11 @@ class Flights:  # mutable: the table of one connection
             flight.result = refusal
             self._tell(flight)
             return
-        self._take_off(flight)
+        try:
+            self._take_off(flight)
+        except OverspillError as error:  # names that fit no frame, mostly
+            self._end(flight, error)
+            return
         late = DeadlineExceeded("the time given with the request is over; give more, or send it elsewhere")
         flight.expiry = clock.call_later(flight.deadline.remaining_s(clock.now), lambda: self.give_up(flight, late))
 
@@ -184,25 +159,6 @@ class Flights:  # mutable: the table of one connection
         """Tells who closes the channel once no caller waits any more."""
         if self.closing and not any(not flight.abandoned for flight in self._flights.values()):
             self.idle.set()
-
-    def _read(self, flight: Flight, frame: bytes, header: Header, body: bytes) -> Result:
-        if header.kind is Kind.ERROR:
-            return decode_error(frame, header).error
-        if flight.call is Kind.HELLO:
-            return decode_welcome(frame, header)
-        if flight.call is Kind.PING:
-            return decode_pong(frame, header)
-        reply = decode_reply(frame, header)
-        layout = parse_layout(reply.descriptors)
-        memory: bytes | Lease = body
-        if reply.reply_offset != NO_SLOT:
-            if flight.reply is None or flight.reply.offset != reply.reply_offset:
-                raise ProtocolError("a reply lies outside of the place that was given for it")
-            memory = flight.reply
-        elif not flight.abandoned and len(body) != layout.body_bytes:
-            raise ProtocolError(f"a reply describes {layout.body_bytes} bytes and has {len(body)}")
-        times = (reply.generation, reply.queue_us, reply.compute_us)
-        return Answer(layout, memory, *times, reply.load, WireName.SIM)
 
     def _lease(self, flight: Flight, nbytes: int) -> OverspillError | None:
         assert self.arena is not None, "only an arena has slots"

@@ -23,7 +23,7 @@ from fabric.errors import (
     StaleEpoch,
     UnknownModel,
 )
-from fabric.frame import Load, RequestFrame
+from fabric.frame import Load, ReplyFrame, RequestFrame
 from fabric.message import RequestId
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fabric.sim.network import SimNetwork
 
 KEPT_MAX = 4096
+KEPT_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class SimModel:
 
     service_s: float
     handle: Callable[[bytes, bytes], SimReply]
+    queue_s: float = 0.0
+    """It waits in the queue at least this long, where it can still be cancelled."""
 
 
 def echo(descriptors: bytes, body: bytes) -> SimReply:
@@ -84,6 +87,10 @@ class SimNode:  # mutable: it has a queue and a memory of ids
         self.draining = False
         self.frozen: list[Callable[[], None]] | None = None
         self.on_death: list[Callable[[str], None]] = []
+        self.dies_at = ""
+        """`hello`, `request` or `reply`: the step at which it dies next."""
+        self.spoil: Callable[[ReplyFrame], bytes] | None = None
+        """Makes the next reply's frame into something else."""
         self.epoch = 0
         self._life = 0
         self.alive = False
@@ -93,10 +100,13 @@ class SimNode:  # mutable: it has a queue and a memory of ids
         """A new life: a new epoch, no memory of earlier ids."""
         assert not self.alive, "a node lives once at a time"
         self._life += 1
-        self.epoch = self.network.random.getrandbits(32) << 8 | self._life
+        self.epoch += 1 + self.network.random.getrandbits(32)
         self.alive, self.frozen = True, None
         self._jobs: dict[RequestId, _Job] = {}
+        self._kept: deque[_Job] = deque()
+        self._kept_bytes = 0
         self._queue: deque[_Job] = deque()
+        self._waiting: list[_Job] = []
         self._acknowledged: dict[int, int] = {}
         self._running: list[_Job] = []
         self._sequence = 0
@@ -111,6 +121,14 @@ class SimNode:  # mutable: it has a queue and a memory of ids
             for tell in hearers:
                 tell(f"node {self.node_id} was lost (end of stream); its requests may have run")
 
+    def dies(self, step: str) -> bool:
+        """Dies if this is the step that it was told to die at."""
+        if self.dies_at != step:
+            return False
+        self.dies_at = ""
+        self.kill()
+        return True
+
     def freeze(self) -> None:
         """Stops all its code, as SIGSTOP does; connections stay."""
         self.frozen = []
@@ -124,11 +142,13 @@ class SimNode:  # mutable: it has a queue and a memory of ids
     def load(self, client_id: int) -> Load:
         """What it says of its load."""
         self._sequence += 1
-        work_s = sum(self.models[job.request.model].service_s for job in (*self._queue, *self._running))
+        work_s = sum(self._seconds(job) for job in (*self._waiting, *self._queue, *self._running))
         return Load(self._sequence, self._accepted[client_id], int(work_s * 1e6), self.executors)
 
     def request(self, request: RequestFrame, body: bytes, asker: Asker, answer: Callable[[Outcome], None]) -> None:
         """Takes one attempt; `answer` gets its final outcome, or that of a newer asker of the same id does."""
+        if self.dies("request"):
+            return
         key = RequestId(request.client_id, request.request_no)
         job = self._jobs.get(key)
         if job is not None:
@@ -146,8 +166,9 @@ class SimNode:  # mutable: it has a queue and a memory of ids
         until_s = self.network.clock.now + request.budget_us / 1e6
         job = self._jobs[key] = _Job(request, body, until_s, asker, answer)
         self._acknowledge(request)
-        self._queue.append(job)
-        self._next()
+        self._waiting.append(job)
+        entering = job
+        self.network.clock.call_later(self.models[request.model].queue_s, lambda: self._enter(entering))
 
     def cancel(self, key: RequestId, asker: Asker, answer: Callable[[Outcome], None]) -> None:
         """Ends a queued request, and one that never came; a running one ends by itself."""
@@ -163,7 +184,7 @@ class SimNode:  # mutable: it has a queue and a memory of ids
         elif job.asker != asker:
             answer(gone)  # a newer asker has it; this one is owed nothing but its end
         elif not job.running:
-            self._queue.remove(job)
+            (self._waiting if job in self._waiting else self._queue).remove(job)
             self._finish(job, gone)
 
     def _refusal(self, request: RequestFrame) -> OverspillError | None:
@@ -175,7 +196,7 @@ class SimNode:  # mutable: it has a queue and a memory of ids
             return UnknownModel(f"{self.node_id} offers no model {request.model!r}; see `overspill models`")
         if self.draining:
             return Draining(f"{self.node_id} drains; send the request to another node")
-        if len(self._queue) >= self.queue_max:
+        if len(self._queue) + len(self._waiting) >= self.queue_max:
             return QueueFull(f"{self.node_id} has {self.queue_max} requests queued; send fewer or to another node")
         return None
 
@@ -189,6 +210,16 @@ class SimNode:  # mutable: it has a queue and a memory of ids
             ]
             for key in done:
                 del self._jobs[key]
+
+    def _seconds(self, job: _Job) -> float:
+        model = self.models[job.request.model]
+        return model.queue_s + model.service_s
+
+    def _enter(self, job: _Job) -> None:
+        if job in self._waiting:  # else cancelled meanwhile, or of an earlier life
+            self._waiting.remove(job)
+            self._queue.append(job)
+            self._next()
 
     def _next(self) -> None:
         clock = self.network.clock
@@ -212,6 +243,8 @@ class SimNode:  # mutable: it has a queue and a memory of ids
             self.frozen.append(lambda: self._ended(job, life))
             return
         self._running.remove(job)
+        if self.dies("reply"):
+            return
         try:
             outcome: Outcome = self.models[job.request.model].handle(job.request.descriptors, job.body)
         except OverspillError as error:
@@ -222,4 +255,15 @@ class SimNode:  # mutable: it has a queue and a memory of ids
     def _finish(self, job: _Job, outcome: Outcome) -> None:
         job.outcome = outcome
         job.body = b""
+        self._keep(job)
         job.answer(outcome)
+
+    def _keep(self, job: _Job) -> None:
+        """Replies are kept up to a bound; of those beyond, only that they ran."""
+        self._kept.append(job)
+        self._kept_bytes += len(job.outcome.body) if isinstance(job.outcome, SimReply) else 0
+        while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 1:
+            old = self._kept.popleft()
+            if isinstance(old.outcome, SimReply):
+                self._kept_bytes -= len(old.outcome.body)
+                old.outcome = DuplicateRequest("the reply of this request is not kept any more; use a new id")

@@ -98,8 +98,9 @@ class RealPump:  # mutable: owns a thread
                     self._wake.wait(IDLE_WAIT_S if at_s is None else max(0.0, at_s - time.monotonic()))
                 closed, actions = self._closed, list(self._posted)
                 self._posted.clear()
-            for action in actions:
-                action()
+            self.clock.run_until(time.monotonic())  # what is posted happens now, not when the clock moved last
+            while actions:
+                actions.pop(0)()  # popped, so that nothing of a call is kept while this thread waits for the next
             if closed:
                 return
             self.clock.run_until(time.monotonic())

@@ -73,7 +73,7 @@ class SimSession:  # mutable: it remembers what it wrote
             elif header.kind is Kind.PING:
                 pong = encode_pong(key.client_id, key.request_no, node.load(key.client_id))
                 self._send(bytes(pong), b"", serial, f"PONG {serial}")
-            elif header.kind is Kind.HELLO:
+            elif header.kind is Kind.HELLO and not node.dies("hello"):
                 version = common_version(decode_hello(frame, header))
                 arena_bytes = self._arena.nbytes if self._arena else 0
                 welcome = Welcome(node.node_id, node.epoch, version, self._name, arena_bytes, 1)
@@ -139,20 +139,20 @@ class SimSession:  # mutable: it remembers what it wrote
         self._send(bytes(frame), b"", serial, f"ERROR {key.request_no}")
 
     def _send_reply(self, key: RequestId, serial: int, reply: SimReply, offset: int, body: bytes) -> None:
-        frame = encode_reply(
-            ReplyFrame(
-                client_id=key.client_id,
-                request_no=key.request_no,
-                node_epoch=self._epoch,
-                body_bytes=len(reply.body),
-                reply_offset=offset,
-                generation=0,
-                queue_us=0,
-                compute_us=0,
-                load=self._node.load(key.client_id),
-                descriptors=reply.descriptors,
-            )
+        answer = ReplyFrame(
+            client_id=key.client_id,
+            request_no=key.request_no,
+            node_epoch=self._epoch,
+            body_bytes=len(reply.body),
+            reply_offset=offset,
+            generation=0,
+            queue_us=0,
+            compute_us=0,
+            load=self._node.load(key.client_id),
+            descriptors=reply.descriptors,
         )
+        spoil, self._node.spoil = self._node.spoil, None
+        frame = encode_reply(answer) if spoil is None else spoil(answer)
         self._send(bytes(frame), body, serial, f"REPLY {key.request_no}")
 
     def _send(self, frame: bytes, body: bytes, serial: int, label: str) -> None:

@@ -10,6 +10,7 @@ With the default pump time is simulated and moves while somebody waits. This mod
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from fabric.deadline import Deadline
 from fabric.errors import StaleEpoch, Unavailable
@@ -34,7 +35,7 @@ class SimWorld:  # mutable: nodes live and die in it
         self.pump: Pump = pump or VirtualPump()
         self.network = SimNetwork(self.pump.clock, options or SimOptions(), seed)
         self.nodes: dict[str, SimNode] = {}
-        self._channels: list[SimChannel] = []
+        self._channels: WeakSet[SimChannel] = WeakSet()  # whoever opened a channel keeps it, and its arena
         self._connections = 0
 
     def add_node(self, node_id: str, models: dict[str, SimModel], executors: int = 1) -> SimNode:
@@ -71,8 +72,7 @@ class SimWorld:  # mutable: nodes live and die in it
         flights = Flights(self.network, name, host, node_id, client_id, arena)
         channel = SimChannel(self.pump, flights)
         session = SimSession(self.network, node, name, host, flights.receive, flights.lose, arena)
-        self._channels = [one for one in self._channels if one.alive]
-        self._channels.append(channel)
+        self._channels.add(channel)
         channel.open(session, deadline)
         facts = channel.peer
         if expect is not None and (facts.node_id, facts.node_epoch) != expect:
@@ -82,7 +82,7 @@ class SimWorld:  # mutable: nodes live and die in it
 
     def close(self) -> None:
         """Ends all channels and the pump. Safe twice."""
-        for channel in self._channels:
+        for channel in list(self._channels):
             channel.abort("the simulated world was closed")
         self._channels.clear()
         self.pump.close()

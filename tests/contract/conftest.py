@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from tests.contract.local_world import LocalWorld
-from tests.contract.world import CALLERS, Client
+from tests.contract.world import CALLERS, Bytes, Client
+from tests.contract.world_rpc import RpcWorld
+from tests.contract.world_sim import SimContractWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.contract.world import Caller, World
 
-WORLDS: dict[str, Callable[[], World]] = {"local": LocalWorld}
+WORLDS: dict[str, Callable[[], World]] = {"local": LocalWorld, "rpc": RpcWorld, "sim": SimContractWorld}
 POOL_BYTES = 48 << 20
 SEED = 20_260
 
@@ -72,6 +74,14 @@ def own_client(own_world: World, caller: Caller) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="session")
-def pool() -> np.ndarray:
+def pool() -> Bytes:
     """Seeded bytes; requests take their bodies from it, so that answers can be compared in place."""
     return np.random.default_rng(SEED).integers(0, 256, POOL_BYTES, np.uint8)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A call of grpcio's blocking stub that a signal's handler interrupts stays until the process ends: its handle is
+    out of reach, and the stub that has one costs each call another thread."""
+    for item in items:
+        if item.name.startswith("test_interrupted_in_the_middle[rpc"):
+            item.add_marker(pytest.mark.leaks("grpcio keeps the interrupted call"))
