@@ -110,8 +110,12 @@ class RpcChannel:  # mutable: owns connections
                 if answer is not None:
                     return answer
             return self._bulk.call(call, deadline)
-        except (ProtocolError, NodeLost) as error:
+        except ProtocolError as error:
             self.abort(str(error))
+            raise
+        except NodeLost:
+            # The port lost its node: it tells each running call what it knows of it, so they are not cut off here.
+            self._closing = True
             raise
         finally:
             self._leave()
@@ -125,8 +129,12 @@ class RpcChannel:  # mutable: owns connections
                 if answer is not None:
                     return answer
             return await self._bulk_async(call, deadline)
-        except (ProtocolError, NodeLost) as error:
+        except ProtocolError as error:
             self.abort(str(error))
+            raise
+        except NodeLost:
+            # The port lost its node: it tells each running call what it knows of it, so they are not cut off here.
+            self._closing = True
             raise
         finally:
             self._leave()
@@ -179,7 +187,7 @@ class RpcChannel:  # mutable: owns connections
             if self._session.lost:
                 raise NodeLost(self._session.lost, Fate.NEVER_RAN)
             if self._closing:
-                raise NodeLost("the channel is closing; open another one", Fate.NEVER_RAN)
+                raise NodeLost("the channel is closing, or its node was lost; open another one", Fate.NEVER_RAN)
             if self._running >= self._config.calls_max:
                 raise ResourceExhausted(
                     f"{self._running} calls wait for this node already; try again later, or another"
