@@ -27,10 +27,6 @@ class Accounting:  # mutable: the requests that are out
         self.next_no = 1
         self.out: dict[int, None] = {}  # keeps the order of insertion, which is the order of the numbers
 
-    def request(self) -> Ticket:
-        """The context of one request."""
-        return Ticket(self)
-
     @property
     def active(self) -> int:
         """Requests that are out now."""

@@ -139,7 +139,9 @@ class Attempts:  # mutable: the state of one request
         Only an idempotent request can use what an attempt leaves over, so any other attempt gets all of the time; so
         does the last one, and one of unknown length, because cutting it short would end work that was merely long.
         """
-        self._go(Event.SENT)
+        if self.state is not State.READY:  # the table's edge, without the cost of a look-up
+            self._go(Event.SENT)
+        self.state = State.OUT
         self.count += 1
         if not self.idempotent or predicted_s is None or self.count >= self._attempts_max or self.count > 1:
             return self.deadline
@@ -148,7 +150,9 @@ class Attempts:  # mutable: the state of one request
 
     def answered(self) -> None:
         """The reply of the attempt that is out is there."""
-        self._go(Event.ANSWERED)
+        if self.state is not State.OUT:
+            self._go(Event.ANSWERED)
+        self.state = State.DONE
 
     def failed(self, error: OverspillError, worker: str, now: float) -> float:
         """The attempt that is out failed; returns the seconds to back off. Raises the final error if that was it."""

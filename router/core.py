@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fabric import errors
 from fabric.errors import OverspillError, ResourceExhausted
 from fabric.message import RequestId
-from router.accounting import Accounting
+from router.accounting import Accounting, Ticket
 from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
@@ -115,7 +115,7 @@ class Core:
         """The request, step by step; returns its reply or raises its final error."""
         attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff.after)
         retrying = False
-        with self.accounting.request() as ticket:
+        with Ticket(self.accounting) as ticket:
             request_id = RequestId(self.client_id, ticket.request_no)
             try:
                 while True:

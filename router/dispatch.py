@@ -18,6 +18,7 @@ from fabric import errors
 from fabric.errors import OverspillError
 from fabric.transport import Call
 from router.pick import Nobody, pick
+from router.workers import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +183,8 @@ class Dispatcher:
         transport_ms = attempt.round_trip_ms - compute_ms - answer.queue_us / 1000.0
         nbytes = attempt.call.body.layout.body_bytes + reply_bytes
         worker.carried_by(answer.wire).learn(nbytes, max(0.0, transport_ms))
-        worker.answered()
+        if worker.failures or worker.state is not State.READY:
+            worker.answered()
 
     def _judge(self, attempt: Attempt, error: OverspillError, now: float) -> None:
         worker = attempt.picked.worker

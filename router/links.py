@@ -121,7 +121,7 @@ class Links:
             link = worker.link
             if link is not None and not link.alive and not self._core.closed:
                 commands = self._core.table.link_lost(worker, link)
-            worker.wire_changed()
+            self._core.table.wire_changed(worker)
         self.execute(commands)
 
     async def _supervise(self) -> None:

@@ -101,14 +101,12 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         for dispatch in self._out:
             dispatch.number -= over
 
-    def queue_ms(self, now: float) -> float:
-        """Milliseconds until the work of the report is done, by now: its executors have worked on since it was made."""
-        left_ms = self._reported_ms / self._executors - (now - self._reported_at_s) * 1000.0
-        return max(0.0, left_ms)
-
-    def unseen_ms(self) -> float:
-        """Milliseconds that our own dispatches add which the report has not seen."""
-        return self._unseen_ms / self._executors
+    def wait_ms(self, now: float) -> tuple[float, float]:
+        """Milliseconds until the work of the report is done (its executors have worked on since it was made), and those
+        that our own dispatches add which it has not seen."""
+        executors = self._executors
+        left_ms = self._reported_ms / executors - (now - self._reported_at_s) * 1000.0
+        return max(0.0, left_ms), self._unseen_ms / executors
 
     @property
     def unseen(self) -> int:

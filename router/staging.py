@@ -61,7 +61,8 @@ class Staging:  # mutable: remembers plans
     def stage(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
         """Checks the inputs against `facts` and copies them. Raises InvalidArgument, ResourceExhausted."""
         try:
-            key = _key_of(inputs)
+            arrays: Mapping[str, Any] = inputs
+            key: _PlanKey = tuple([(name, array.dtype, array.shape) for name, array in arrays.items()])
             plan = self._plans.get(key)
         except (AttributeError, TypeError):  # not all of them are numpy arrays
             return self._stage_any(facts, inputs)
@@ -134,7 +135,3 @@ class Staging:  # mutable: remembers plans
         own, self._own = self._own, None
         if own is not None:
             own.close_fd()
-
-
-def _key_of(inputs: Mapping[str, Any]) -> _PlanKey:
-    return tuple([(name, array.dtype, array.shape) for name, array in inputs.items()])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from discovery.instance import Insert
+from discovery.instance import Insert, Readiness
 from fabric.errors import Unavailable, UnknownModel
 from router.learned import Work
 from router.workers import State, Worker
@@ -88,12 +88,15 @@ class Table:  # mutable: the workers that are known
         return tuple(commands)
 
     def _insert(self, instance: Instance, now: float) -> list[Command]:
+        # A node that still starts has not told all of its addresses, and a link opened now would never learn of them.
+        starting = instance.readiness is Readiness.STARTING
         worker = self._workers.get(instance.key)
         if worker is not None:
+            was_starting = worker.instance.readiness is Readiness.STARTING
             worker.listed(instance)
-            return []
+            return [Dial(worker)] if was_starting and not starting and worker.state is State.PENDING else []
         worker = self._workers[instance.key] = Worker(instance, self._config, now)
-        return [Dial(worker)]
+        return [] if starting else [Dial(worker)]
 
     def clear(self) -> None:
         """Forgets everybody."""
@@ -108,6 +111,11 @@ class Table:  # mutable: the workers that are known
         worker.linked(link)
         self.offers.clear()
         return ()
+
+    def wire_changed(self, worker: Worker) -> None:
+        """The link of a worker may use another wire: a node of this host that only rpc reaches is a remote one."""
+        if worker.wire_changed():
+            self.offers.clear()
 
     def link_lost(self, worker: Worker, link: WorkerLink) -> tuple[Command, ...]:
         """A link was seen dead, perhaps by several callers at once: the first one counts."""

@@ -131,11 +131,11 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
     __slots__ = (
         "_config",
         "_eject_s",
-        "_failures",
         "_lines",
         "_wire",
         "ahead",
         "ejected_until_s",
+        "failures",
         "instance",
         "is_local",
         "line",
@@ -165,14 +165,13 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self.ejected_until_s = 0.0
         self._config = config
         self._eject_s = config.eject_first_s
-        self._failures = 0
+        self.failures = 0
 
     def linked(self, link: WorkerLink) -> None:
         """Its link is open."""
         self._go(Event.LINK_UP)
         self.link = link
         self.trouble = ""
-        self.is_local = link.wire is WireName.LOCAL
         self.wire_changed()
 
     def carried_by(self, wire: WireName) -> TransportLine:
@@ -184,11 +183,14 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
             self._wire, self.line = wire, line
         return self.line
 
-    def wire_changed(self) -> None:
-        """Its link may use another wire now."""
+    def wire_changed(self) -> bool:
+        """Its link may use another wire now. True if that made it local, or made it no longer so."""
         wire = self.link.wire if self.link is not None else None
-        if wire is not None:
-            self.carried_by(wire)
+        if wire is None:
+            return False
+        self.carried_by(wire)
+        was_local, self.is_local = self.is_local, wire is WireName.LOCAL
+        return was_local is not self.is_local
 
     def link_lost(self) -> None:
         """Its link is dead: no new work from now on."""
@@ -198,21 +200,21 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
 
     def answered(self) -> None:
         """It answered a request, with a reply or with an error of the request's own making."""
-        self._failures = 0
+        self.failures = 0
         if self.state is State.PROBATION:
             self._go(Event.ANSWERED)
             self._eject_s = self._config.eject_first_s
 
     def failed(self, *, last_usable: bool, now: float) -> None:
         """It failed a request for a reason of its own; `last_usable`: nobody else could take work."""
-        self._failures += 1
+        self.failures += 1
         if self.state is State.PROBATION and not last_usable:
             self._go(Event.FAILED)
-        elif self.state is State.READY and self._failures >= self._config.eject_after and not last_usable:
+        elif self.state is State.READY and self.failures >= self._config.eject_after and not last_usable:
             self._go(Event.FAILED_OFTEN)
         else:
             return
-        self._failures = 0
+        self.failures = 0
         self.ejected_until_s = now + self._eject_s
         self._eject_s = min(self._eject_s * 2, self._config.eject_max_s)
 

@@ -50,7 +50,7 @@ class NamedLink:
     """A link that is a name, a wire and a pulse."""
 
     def __init__(self, node_id: str, wire: WireName = WireName.RPC, arena: Arena | None = None) -> None:
-        self._wire = wire
+        self.uses = wire
         self.peer = PeerFacts(node_id, 1, 1)
         self.arena = arena
         self.alive = True
@@ -59,7 +59,7 @@ class NamedLink:
 
     @property
     def wire(self) -> WireName | None:
-        return self._wire if self.alive else None
+        return self.uses if self.alive else None
 
     def call(self, call: Call, deadline: Deadline) -> Answer:
         raise AssertionError("a test answers for the node")
@@ -154,7 +154,7 @@ class Fleet:
         statistics = self.core.statistics()
         assert (statistics.active, statistics.retrying) == (0, 0)
         for worker in self.core.table.workers:
-            assert (worker.ahead.out, worker.ahead.unseen, worker.ahead.unseen_ms()) == (0, 0, 0.0)
+            assert (worker.ahead.out, worker.ahead.unseen, worker.ahead.wait_ms(self.now)[1]) == (0, 0, 0.0)
 
 
 def name_of(step: Attempt) -> str:

@@ -146,6 +146,18 @@ def test_an_edge_that_is_not_in_the_table_raises_and_changes_nothing(state: Stat
     assert machine.state is state
 
 
+def test_the_edges_that_each_request_takes_are_those_of_the_table() -> None:
+    machine = attempts()
+    machine.sent(None, 0.0)
+    assert machine.state is EDGES[State.READY][Event.SENT]
+    with pytest.raises(IllegalTransition):
+        machine.sent(None, 0.0)
+    machine.answered()
+    assert machine.state is EDGES[State.OUT][Event.ANSWERED]
+    with pytest.raises(IllegalTransition):
+        machine.answered()
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(list(Fate)), st.floats(0, 0.4)), max_size=12),
     st.booleans(),

@@ -8,6 +8,7 @@ import pytest
 
 from discovery.instance import Insert
 from fabric.errors import Unavailable, UnknownModel
+from fabric.transport import WireName
 from router.table import Dial, Drop
 from router.workers import State
 from tests.unit.router.fleet import PLAN, Fleet, NamedLink, facts, instance
@@ -117,3 +118,15 @@ def test_a_model_whose_last_node_is_gone_is_waited_for_and_keeps_what_was_known_
     assert (after.everyone, after.facts, after.idempotent) == ((), before.facts, True)
     with pytest.raises(Unavailable, match="no node is registered"):
         fleet.core.offer("ledger")  # nobody asked for it before
+
+
+def test_a_node_of_this_host_is_local_while_its_local_wire_carries() -> None:
+    fleet = Fleet("a", local=("a",))
+    worker = fleet.worker("a")
+    link = worker.link
+    assert isinstance(link, NamedLink)
+    assert fleet.core.offer("plan").local == (worker,)
+    for wire, local in ((WireName.RPC, ()), (WireName.LOCAL, (worker,))):
+        link.uses = wire
+        fleet.core.table.wire_changed(worker)
+        assert fleet.core.offer("plan").local == local
