@@ -37,11 +37,10 @@ def test_others_on_the_channel_are_told(world: World, caller: Caller, pool: Byte
         running = [client.start("run/700/flip", pool[:100], timeout_s=20) for _ in range(10)]
         client.flips(pool[:100])
         world.arm("noise" if "noise" in world.faults else world.faults[0])
-        with pytest.raises(ProtocolError):
-            client.call("flip", pool[:100], timeout_s=5)
-        for future in running:
-            with pytest.raises((NodeLost, ProtocolError)):
-                future.result(5)
+        running.append(client.start("flip", pool[:100], timeout_s=5))
+        outcomes = [future.exception(5) for future in running]
+    # Which of them met the garbage is the wire's affair; nobody is left waiting, and nobody gets an answer.
+    assert {type(outcome) for outcome in outcomes} <= {NodeLost, ProtocolError}, outcomes
 
 
 def test_a_frame_over_the_limit_is_refused_at_home(client: Client, pool: Bytes) -> None:
