@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fabric import errors
 from fabric.deadline import Deadline
-from fabric.errors import DeadlineExceeded, Fate, IllegalTransition, OverspillError, Unavailable
+from fabric.errors import (
+    DeadlineExceeded,
+    ExecutorLost,
+    Fate,
+    IllegalTransition,
+    OverspillError,
+    PoisonRequest,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +95,9 @@ LOST = (
 STUBBORN = (errors.UnknownModel, errors.AccessDenied, errors.VersionMismatch, errors.ConfigError)
 """Another worker may answer differently; the same one will not."""
 
+DEATHS_MAX = 2
+"""As on a node, which counts the deaths of its own executors only: a request that killed two, wherever they were, is
+not given a third."""
 _GUESS_MARGIN = 4.0
 """An attempt gets at least four times what it is predicted to take: queues make the slowest percent about that."""
 _NOBODY_FIRST_S, _NOBODY_MAX_S = 0.001, 0.02
@@ -106,6 +117,7 @@ class Attempts:  # mutable: the state of one request
     __slots__ = (
         "_attempts_max",
         "_backoff",
+        "_deaths",
         "_fates",
         "_last",
         "_looks",
@@ -128,6 +140,7 @@ class Attempts:  # mutable: the state of one request
         self.state = State.READY
         self._attempts_max = attempts_max
         self._backoff = backoff
+        self._deaths = 0
         self._fates: tuple[Fate, ...] = ()
         self._last: OverspillError | None = None
         self._looks = 0
@@ -162,6 +175,11 @@ class Attempts:  # mutable: the state of one request
         self.avoid += (worker,)
         if hopeless or not may_retry(error, self.idempotent):
             self.give_up(error, worker, now)
+        if isinstance(error, ExecutorLost) and error.fate is Fate.UNKNOWN:
+            self._deaths += 1
+            if self._deaths >= DEATHS_MAX:
+                told = f"{DEATHS_MAX} executors ended while they ran this request, which is refused; change its inputs"
+                self.give_up(PoisonRequest(told), worker, now)
         if self.deadline.expired(now):
             self.give_up(error if isinstance(error, DeadlineExceeded) else DeadlineExceeded(str(error)), worker, now)
         if self.count >= self._attempts_max:

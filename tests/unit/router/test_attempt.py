@@ -146,6 +146,17 @@ def test_an_edge_that_is_not_in_the_table_raises_and_changes_nothing(state: Stat
     assert machine.state is state
 
 
+def test_a_request_that_ended_two_executors_is_given_no_third() -> None:
+    machine = attempts(idempotent=True)
+    machine.sent(None, 0.0)
+    machine.failed(errors.ExecutorLost("it ended"), "a", 0.0)
+    machine.woke()
+    machine.sent(None, 0.0)
+    with pytest.raises(errors.PoisonRequest, match="2 executors ended") as caught:
+        machine.failed(errors.ExecutorLost("it ended"), "b", 0.0)
+    assert caught.value.fate is Fate.UNKNOWN
+
+
 def test_the_edges_that_each_request_takes_are_those_of_the_table() -> None:
     machine = attempts()
     machine.sent(None, 0.0)

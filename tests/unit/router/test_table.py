@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from discovery.instance import Insert
+from discovery.instance import Insert, Readiness
 from fabric.errors import Unavailable, UnknownModel
 from fabric.transport import WireName
 from router.table import Dial, Drop
@@ -130,3 +130,13 @@ def test_a_node_of_this_host_is_local_while_its_local_wire_carries() -> None:
         link.uses = wire
         fleet.core.table.wire_changed(worker)
         assert fleet.core.offer("plan").local == local
+
+
+def test_a_node_that_starts_is_dialled_when_it_has_told_all_its_addresses() -> None:
+    fleet = Fleet()
+    table, starting = fleet.core.table, replace(instance("a"), readiness=Readiness.STARTING, rpc="")
+    assert table.changed((Insert(starting),), 0.0) == ()
+    (dial,) = table.changed((Insert(instance("a")),), 0.1)
+    assert isinstance(dial, Dial)
+    assert dial.worker.instance == instance("a")
+    assert table.changed((Insert(instance("a")),), 0.2) == ()
