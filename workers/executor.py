@@ -29,7 +29,6 @@ from fabric.errors import (
 from fabric.frame import (
     NO_SLOT,
     ErrorFrame,
-    Load,
     ReplyFrame,
     RequestFrame,
     check_header,
@@ -159,10 +158,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 final = self._final(task, request, kept, began_ns)
                 flags, compute_us = RAN | KEPT, kept.compute_us
         except OverspillError as error:
-            load = Load(task.sequence, task.accepted, task.outstanding_us, task.executors)
-            final = encode_error(
-                ErrorFrame(request.client_id, request.request_no, self._settings.node_epoch, error, load)
-            )
+            final = self._error(task, request, error)
             kept = None
             flags = RAN if error.fate is Fate.RAN else 0
         if self._deliver(task, final):
@@ -235,7 +231,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             self._settings.generation,
             queue_us,
             kept.compute_us,
-            Load(task.sequence, task.accepted, task.outstanding_us, task.executors),
+            task.load,
             kept.descriptors,
         )
         try:
@@ -249,8 +245,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             " ask again with a larger one, it is kept for a minute",
             needed_bytes=needed_bytes,
         )
-        load = Load(task.sequence, task.accepted, task.outstanding_us, task.executors)
-        return encode_error(ErrorFrame(request.client_id, request.request_no, self._settings.node_epoch, error, load))
+        return self._error(task, request, error)
+
+    def _error(self, task: Task, request: RequestFrame, error: OverspillError) -> bytes:
+        ids = request.client_id, request.request_no, self._settings.node_epoch
+        return encode_error(ErrorFrame(*ids, error, task.load))
 
 
 def _slot(place: _Place, request: RequestFrame) -> memoryview:

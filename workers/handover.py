@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fabric.frame import Load
+
 TASK_MAGIC: Final = b"OTSK"
 DONE_MAGIC: Final = b"ODNE"
 CONTROL_MAGIC: Final = b"OCTL"
@@ -40,24 +42,39 @@ class Task:
     """A task's prefix: whose request follows, when it came, until when it may begin, and the load to report."""
 
     flags: int
-    executors: int
     task_no: int
     tenant_no: int
     socket_no: int
     arrived_ns: int
     deadline_ns: int
-    sequence: int
-    accepted: int
-    outstanding_us: int
+    load: Load
 
 
-pack_task = _TASK.pack
-"""(magic, and then the fields of `Task` in order); a plain function, because every request passes it."""
+def pack_task(task: Task) -> bytes:
+    """The prefix of a task; the tenant's REQUEST frame follows it."""
+    load = task.load
+    return _TASK.pack(
+        TASK_MAGIC,
+        task.flags,
+        load.executors,
+        task.task_no,
+        task.tenant_no,
+        task.socket_no,
+        task.arrived_ns,
+        task.deadline_ns,
+        load.sequence,
+        load.accepted,
+        load.outstanding_us,
+    )
 
 
 def unpack_task(message: bytes) -> Task:
     """Reads the prefix of a task."""
-    return Task(*_TASK.unpack_from(message)[1:])
+    _, flags, executors, task_no, tenant_no, socket_no, arrived, deadline, sequence, accepted, outstanding = (
+        _TASK.unpack_from(message)
+    )
+    load = Load(sequence, accepted, outstanding, executors)
+    return Task(flags, task_no, tenant_no, socket_no, arrived, deadline, load)
 
 
 def pack_done(flags: int, task_no: int, compute_us: int) -> bytes:

@@ -66,6 +66,7 @@ class Reception:  # mutable: the node's requests
         self._dedupe = Dedupe()
         self._suspects = Suspects()
         self._sequence = 0
+        self._executors = 0
         self._expiry: Timer | None = None
         self._lapse()
 
@@ -202,11 +203,12 @@ class Reception:  # mutable: the node's requests
                 self.refuse_model(each.model, each.refused)
             for run_us in each.runs_us:
                 self._admission.models[each.model].speed.warmed(run_us)
-        self._executors_changed()
+        self.executors_changed()
         self._feed()
 
-    def went_down(self) -> None:
-        """An executor takes no more work."""
+    def executors_changed(self) -> None:
+        """There are more or fewer executors that take work."""
+        self._executors = self.crew.ready
         self._executors_changed()
 
     def refuse_model(self, name: str, why: str) -> None:
@@ -224,8 +226,6 @@ class Reception:  # mutable: the node's requests
         for job in self._admission.waiting_jobs():
             self._withdraw(job, error)
 
-    # Inside.
-
     def _feed(self) -> None:
         now = monotonic()
         while (desk := self._admission.free_desk()) is not None and (job := self._admission.next_job(now)) is not None:
@@ -237,7 +237,7 @@ class Reception:  # mutable: the node's requests
     def _load(self, accepted: int, own_us: int) -> Load:
         self._sequence += 1
         # The reply of a request reports the load without it: it is over when that is read.
-        return Load(self._sequence, accepted, max(0, self._admission.outstanding_us - own_us), self.crew.ready)
+        return Load(self._sequence, accepted, max(0, self._admission.outstanding_us - own_us), self._executors)
 
     def _asked_again(self, known: Job | Finished, request: RequestFrame, asked: Waiter) -> None:
         if isinstance(known, Job):

@@ -20,9 +20,9 @@ from workers.handover import (
     DONE_BYTES,
     MAGIC_BYTES,
     RESEND,
-    TASK_MAGIC,
     Control,
     Loaded,
+    Task,
     decode_control,
     encode_control,
     pack_task,
@@ -66,7 +66,7 @@ class Settlement(Protocol):
     def loaded(self, loaded: tuple[Loaded, ...]) -> None:
         """An executor has warm models and takes work."""
 
-    def went_down(self) -> None:
+    def executors_changed(self) -> None:
         """An executor takes no more work."""
 
 
@@ -123,20 +123,16 @@ class ExecutorShell:  # mutable: a process, then the next one
         if socket.socket_no not in self._known_sockets and not socket.closed:
             self._known_sockets.add(socket.socket_no)
             self._child.send(encode_control(Control("socket", socket.socket_no)), (socket.fileno(),))
-        prefix = pack_task(
-            TASK_MAGIC,
+        task = Task(
             RESEND if job.resend else 0,
-            load.executors,
             self._task_no,
             tenant.tenant_no,
             socket.socket_no,
             int(job.arrived_s * 1e9),
             int(job.deadline_s * 1e9),
-            load.sequence,
-            load.accepted,
-            load.outstanding_us,
+            load,
         )
-        self._child.send(prefix + asked.frame)
+        self._child.send(pack_task(task) + asked.frame)
 
     def hang_up(self, socket_no: int) -> None:
         """A tenant's socket is closed."""
@@ -230,7 +226,7 @@ class ExecutorShell:  # mutable: a process, then the next one
 
     def _shut(self) -> None:
         self.desk.open = False
-        self._settlement.went_down()
+        self._settlement.executors_changed()
 
     def _kill(self) -> None:
         if self._child is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fabric.frame import Load
 from workers.handover import (
     DELIVERED,
     KEPT,
@@ -24,10 +25,10 @@ from workers.handover import (
 
 
 def test_task() -> None:
-    task = Task(RESEND, 3, 1 << 40, 5, 6, 1 << 60, 1 << 61, 8, 9, 10)
-    words = (task.flags, task.executors, task.task_no, task.tenant_no, task.socket_no, task.arrived_ns)
-    message = pack_task(TASK_MAGIC, *words, task.deadline_ns, task.sequence, task.accepted, task.outstanding_us)
+    task = Task(RESEND, 1 << 40, 5, 6, 1 << 60, 1 << 61, Load(8, 9, 10, 3))
+    message = pack_task(task)
     assert len(message) == TASK_BYTES
+    assert message.startswith(TASK_MAGIC)
     assert unpack_task(message + b"frame") == task
 
 
