@@ -19,11 +19,11 @@ from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, Prot
 from fabric.hello import Hello
 from fabric.local.exchange import (
     GROWTHS_MAX,
-    SMALL_REPLY_BYTES,
     Places,
     ReplySizes,
     read_final,
     request_frame,
+    small_reply_bytes,
     take_leased_reply,
 )
 from fabric.local.mux import MuxSocket
@@ -122,7 +122,7 @@ class LocalChannel:  # mutable: open, then closed
         places = Places(self._arena)
         try:
             places.put_input(call)
-            places.put_reply(max(self._sizes.guess(call), SMALL_REPLY_BYTES))
+            places.put_reply(max(self._sizes.guess(call), small_reply_bytes(self._arena)))
             for _ in range(GROWTHS_MAX):
                 budget_us = deadline.remaining_us(time.monotonic())
                 if not budget_us:

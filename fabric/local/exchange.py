@@ -13,6 +13,7 @@ from fabric.errors import Fate, InvalidArgument, OverspillError, ProtocolError, 
 from fabric.frame import ErrorFrame, ReplyFrame, decode_final, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
 from fabric.memory.lease import Lease
+from fabric.memory.slots import SLOT_BYTES_MIN
 from fabric.message import SMALL_BODY_BYTES
 from fabric.transport import Answer, Call, WireName
 
@@ -21,11 +22,22 @@ if TYPE_CHECKING:
     from fabric.memory.slots import Slot
     from fabric.message import RequestId
 
-SMALL_REPLY_BYTES = SMALL_BODY_BYTES - ALIGN_BYTES
-"""The largest body below SMALL_BODY_BYTES, since bodies are whole multiples of the alignment."""
+_SMALL_SHARE = 256
+"""A small slot takes at most this part of its arena, so that a hundred sockets leave half of a small arena free."""
 GROWTHS_MAX = 4
 """How often one attempt may be told that its reply needs more room. Once is the rule; a batch may grow it again."""
 _LEARNED_MAX = 4096
+
+
+def small_slot_bytes(arena: Arena) -> int:
+    """The size of the slots that small bodies and replies are copied through."""
+    return max(SLOT_BYTES_MIN, min(SMALL_BODY_BYTES, arena.nbytes // _SMALL_SHARE))
+
+
+def small_reply_bytes(arena: Arena) -> int:
+    """The largest reply that is small: bodies are whole multiples of the alignment, and one of SMALL_BODY_BYTES is
+    answered as a lease."""
+    return small_slot_bytes(arena) - ALIGN_BYTES
 
 
 class ReplySizes:  # mutable: learns

@@ -17,17 +17,17 @@ from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, Prot
 from fabric.frame import FRAME_BYTES_MAX, Kind, bare_frame
 from fabric.local.exchange import (
     GROWTHS_MAX,
-    SMALL_REPLY_BYTES,
     Places,
     ReplySizes,
     answer_of,
     read_final,
     request_frame,
+    small_reply_bytes,
+    small_slot_bytes,
     take_leased_reply,
 )
 from fabric.local.sockets import receive_now
 from fabric.memory.lease import Lease
-from fabric.message import SMALL_BODY_BYTES
 
 if TYPE_CHECKING:
     import socket
@@ -46,15 +46,29 @@ class PooledSocket:  # mutable: carries one request after the other
     """One socket with its two small slots. `request` is the id that is out, None when there is none; `fault` says
     what broke the connection, empty while it is whole."""
 
-    __slots__ = ("_input", "_input_view", "_poll", "_reply", "_reply_view", "fault", "places", "request", "sock")
+    __slots__ = (
+        "_input",
+        "_input_view",
+        "_poll",
+        "_reply",
+        "_reply_view",
+        "_small_bytes",
+        "_small_reply_bytes",
+        "fault",
+        "places",
+        "request",
+        "sock",
+    )
 
     def __init__(self, sock: socket.socket, arena: Arena) -> None:
         self.sock = sock
         self.places = Places(arena)
         self.request: RequestId | None = None
         self.fault = ""
-        self._input = Lease.of(arena, SMALL_BODY_BYTES)
-        self._reply = Lease.of(arena, SMALL_BODY_BYTES)
+        self._small_bytes = small_slot_bytes(arena)
+        self._small_reply_bytes = small_reply_bytes(arena)
+        self._input = Lease.of(arena, self._small_bytes)
+        self._reply = Lease.of(arena, self._small_bytes)
         self._input_view = self._input.view
         self._reply_view = self._reply.view
         # poll, not SO_RCVTIMEO, which begins anew after each signal: 0.7 us more, and a deadline that holds.
@@ -121,14 +135,14 @@ class PooledSocket:  # mutable: carries one request after the other
     def _place(self, call: Call, sizes: ReplySizes) -> None:
         places = self.places
         memory = call.body.memory
-        if type(memory) is bytes and len(memory) <= SMALL_BODY_BYTES:
+        if type(memory) is bytes and len(memory) <= self._small_bytes:
             self._input_view[: len(memory)] = memory
             places.input_at = self._input.slot.offset
         else:
             places.put_input(call)
         guess = sizes.guess(call)
-        if guess <= SMALL_REPLY_BYTES:
-            places.reply_at, places.capacity = self._reply.slot.offset, SMALL_REPLY_BYTES
+        if guess <= self._small_reply_bytes:
+            places.reply_at, places.capacity = self._reply.slot.offset, self._small_reply_bytes
         else:
             places.put_reply(guess)
 

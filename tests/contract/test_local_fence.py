@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fabric.errors import DeadlineExceeded, NodeLost, ResourceExhausted
+from fabric.local.channel import LocalChannel
 from fabric.memory.slots import SlotTable
 from tests.contract.local_world import LocalWorld
 from tests.contract.world import CALLERS, Bytes, Client, bytes_of, check_flipped, wait_until
@@ -140,3 +141,19 @@ def test_a_lost_session_lends_nothing_any_more(caller: Caller, pool: Bytes) -> N
                 arena.lease(64)
     finally:
         world.close()
+
+
+def test_many_sockets_leave_room_in_a_small_arena(echo_world: LocalWorld, pool: Bytes) -> None:
+    """Each socket keeps small slots for itself; a hundred of them leave most of an arena of 4 MiB for others."""
+    caller = CALLERS["blocking"]()
+    channel = LocalChannel.open(echo_world.node.path, 5, echo_world.deadline(5), arena_bytes=4 << 20)
+    try:
+        client = Client(echo_world, caller, channel)
+        running = [client.start("run/300/flip", pool[number : number + 3000]) for number in range(100)]
+        for number, future in enumerate(running):
+            check_flipped(future.result(20), pool[number : number + 3000])
+        client.flips(pool[: 64 << 10])
+        client.flips(pool[: 256 << 10])
+        client.close()
+    finally:
+        caller.close()
