@@ -143,6 +143,21 @@ def test_the_local_wire_breaks_and_rpc_lives(nodes: Nodes) -> None:
     assert median(moved_s) <= MOVED_S + 0.060, moved_s
 
 
+def test_asynchronous_calls_move_too(nodes: Nodes) -> None:
+    (instance,) = open_registry(nodes.registry).read()
+    with closing(LoopThread()) as loop:
+        link = Link.connect(instance, CLIENT, LinkConfig(TIMES), loop)
+        wait_both(link)
+        running = [loop.submit(link.call_async(request(one, "ledger", 80), after(10.0))) for one in (1, 2, 3)]
+        wait(lambda: len(nodes.notes("ledger")) == 3)
+        assert cut_local_wire(instance.local)
+        assert all(isinstance(one.result(10.0), Answer) for one in running)
+        link.close(after(2.0))
+    del link, running
+    settle()
+    assert set(nodes.notes("ledger").values()) == {1}
+
+
 def test_the_node_is_killed(nodes: Nodes) -> None:
     with linked(nodes) as link:
         asked = Asked(link, request(1, "ledger", 2000))

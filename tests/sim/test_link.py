@@ -229,3 +229,23 @@ def test_storm(net: Net) -> None:
     assert max(net.node.runs.values()) == 1
     failed = [one for one in outcomes if not isinstance(one, Answer)]
     assert len(failed) <= len(outcomes) // 20, failed[:3]
+
+
+def test_a_request_never_moves_to_another_life(net: Net) -> None:
+    """At an address that takes any life, a restart at once must not make the request run again."""
+    with net.link(any_epoch=True, near=False) as link:
+        call = net.request("slow")
+        asked = Asked(link, call)
+        wait(lambda: len(net.node.runs) == 1)
+
+        def restart() -> None:
+            net.node.kill()
+            net.node.start()
+
+        net.run(restart)
+        lost = asked.result()
+        assert isinstance(lost, NodeLost)
+        assert lost.fate is Fate.UNKNOWN
+        wait(lambda: link.wire is not None)
+        assert isinstance(link.call(net.request(), after(2.0)), Answer)
+        assert net.node.runs[call.id] == 1
