@@ -30,7 +30,10 @@ class ModelEntry:
 def read_repository(folder: str | Path) -> tuple[ModelEntry, ...]:
     """Reads every model's configuration. Raises ConfigError when the folder cannot be read or holds no model."""
     try:
-        found = sorted(entry for entry in Path(folder).iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        # `__pycache__` and hidden folders are no models.
+        found = sorted(
+            each for each in Path(folder).iterdir() if each.is_dir() and not each.name.startswith((".", "__"))
+        )
     except OSError as error:
         raise ConfigError(
             f"the model repository {str(folder)!r} cannot be read ({error.strerror}); give a folder of models"

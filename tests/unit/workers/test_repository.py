@@ -41,6 +41,7 @@ def test_one_broken_model_stops_no_other(tmp_path: Path) -> None:
     add(tmp_path, "garbled", b"\xff\xfe")
     add(tmp_path, "huge", b"#" * (2 << 20))
     (tmp_path / ".hidden").mkdir()
+    (tmp_path / "__pycache__").mkdir()
     (tmp_path / "a_file").write_text("no model")
     entries = {entry.name: entry for entry in read_repository(tmp_path)}
     assert {name for name, entry in entries.items() if not entry.refused} == {"good"}
