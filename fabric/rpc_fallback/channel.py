@@ -1,7 +1,8 @@
 """The caller's end of the rpc wire: one channel to one node's port.
 
-A small call is one gRPC message each way, sent from the caller's own thread. A large body takes a lane; one that finds
-no lane, or whose lane breaks, takes gRPC's stream with the same id, which the port answers without running it twice.
+A blocking call takes a lane that is free, from the caller's own thread; one that finds none, or whose lane breaks,
+takes gRPC with the same id, which the port answers without running it twice: one message each way for a small body, the
+stream for a large one. Small and large calls have lanes of their own, so that neither waits for the other.
 This module never chooses a node or another wire, and never shows gRPC's exceptions. Read
 `fabric/rpc_fallback/service.py` for the other end.
 """
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +21,7 @@ from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError, ReplyTo
 from fabric.frame import Kind, bare_frame
 from fabric.rpc_fallback.bulk import Bulk
 from fabric.rpc_fallback.config import host_of
+from fabric.rpc_fallback.lane import LaneBroken
 from fabric.rpc_fallback.lane_caller import LanePool
 from fabric.rpc_fallback.session import FAILURES, Session, too_late
 from fabric.rpc_fallback.tls import caller_context
@@ -49,8 +52,10 @@ class RpcChannel:  # mutable: owns connections
         self._config = config
         self._arena = arena
         # No part refers back to the channel: it goes, and its arena with it, when its holder drops it.
-        self._lanes = LanePool(host_of(address), client_id, config, context, arena)
-        self._session = Session(address, client_id, config, expect, self._lanes.renew)
+        host = host_of(address)
+        self._lanes = LanePool(host, client_id, config, context, arena)
+        self._quick = LanePool(host, client_id, replace(config, lane_wait_s=0.0), context, arena)
+        self._session = Session(address, client_id, config, expect, (self._lanes.renew, self._quick.renew))
         self._bulk = Bulk(self._session, self._lanes, arena)
         self._lock = Lock()
         self._changed = Condition(self._lock)
@@ -106,7 +111,7 @@ class RpcChannel:  # mutable: owns connections
         self._enter()
         try:
             if max(call.body.layout.body_bytes, call.reply_bytes) < BULK_BYTES:
-                answer = self._inline(call, deadline)
+                answer = self._small(call, deadline)
                 if answer is not None:
                     return answer
             return self._bulk.call(call, deadline)
@@ -177,6 +182,7 @@ class RpcChannel:  # mutable: owns connections
         """Ends at once: every running call raises `NodeLost` with this reason."""
         self._session.lose(reason)
         self._lanes.close()
+        self._quick.close()
         with self._changed:
             threads, self._threads = self._threads, None
         if threads is not None:
@@ -203,6 +209,25 @@ class RpcChannel:  # mutable: owns connections
     def _message(self, token: bytes, call: Call, left_s: float) -> bytes:
         frame = request_frame(call, self._session.peer.node_epoch, int(left_s * 1e6))
         return b"".join((token, frame, call.body.view()))
+
+    def _small(self, call: Call, deadline: Deadline) -> Answer | None:
+        """On a lane that is free now, where a call takes a third of the time, else in one message of gRPC's."""
+        frame = request_frame(call, self._session.peer.node_epoch, int(_left_s(deadline) * 1e6))
+        try:
+            return self._quick.call(call.id, frame, call.body.view(), deadline)
+        except LaneBroken as broken:
+            sent = not broken.nothing_sent
+        except OverspillError:
+            raise
+        except BaseException:  # a signal's handler raised in the middle of the wait: the node should know
+            self.cancel(call.id)
+            raise
+        try:
+            return self._inline(call, deadline)
+        except OverspillError as error:
+            if sent and error.fate is Fate.NEVER_RAN and not self.alive:
+                error.fate = Fate.UNKNOWN  # the lane may have brought it to the node
+            raise
 
     def _inline(self, call: Call, deadline: Deadline) -> Answer | None:
         """One message each way; None when the reply is too large for that."""

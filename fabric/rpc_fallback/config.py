@@ -36,7 +36,8 @@ class RpcConfig:
     arena_bytes: int = 0
     """Memory that the port should hold for this caller; 0 leaves it to the port."""
     lanes_max: int = 4
-    """Sockets for large bodies per peer: two saturate a 100 Gbit/s link, the others hide the work between them."""
+    """Sockets for large bodies per peer, and as many for small ones: two saturate a 100 Gbit/s link, the others hide
+    the work between them; whoever finds none free takes gRPC."""
     lane_wait_s: float = 0.005
     """How long a large call waits for a lane before it takes the stream: about what 4 MiB take on one."""
     lane_connect_s: float = 1.0
@@ -69,7 +70,7 @@ class RpcServerConfig:
     """A caller that says nothing for ten minutes loses its arena; its next call opens another one."""
     arena_bytes: int = ARENA_BYTES_DEFAULT
     """The most that one caller gets, and what it gets when it does not say."""
-    lanes_per_peer: int = 8
+    lanes_per_peer: int = 16
     """Twice what a caller uses: one that broke there may not have ended here yet."""
     handshake_s: float = 3.0
     """A stranger on the lane's port has this long to show its token."""

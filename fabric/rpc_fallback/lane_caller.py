@@ -52,7 +52,7 @@ class LanePool:  # mutable: owns sockets
         self._changed = Condition()
         self._idle: list[Lane] = []
         self._busy: dict[RequestId, Lane] = {}
-        self._open = 0
+        self._opening = 0
         self._open_from_s = 0.0
         self._backoff_s = BACKOFF_FIRST_S
         self._closed = False
@@ -66,9 +66,9 @@ class LanePool:  # mutable: owns sockets
 
     def call(self, request: RequestId, frame: bytes, body: memoryview, deadline: Deadline) -> Answer:
         """One call on a lane. Raises LaneBroken when there is none or it broke, or what the peer or time says."""
-        lane = self._take(request, deadline)
-        healthy = sent = False
+        healthy = sent = broke = False
         try:
+            lane = self._take(request, deadline)
             lane.send(frame, body, deadline)
             sent = True
             answer = self._reply(lane, request, deadline)
@@ -76,6 +76,7 @@ class LanePool:  # mutable: owns sockets
             return answer
         except LaneBroken as broken:
             # The port begins nothing before the body is whole.
+            broke = request in self._busy
             raise LaneBroken(str(broken), nothing_sent=not sent) from None
         except (DeadlineExceeded, ProtocolError):
             # The time may have ended here or at the node: in the first case its answer still comes. Out of step either
@@ -85,7 +86,7 @@ class LanePool:  # mutable: owns sockets
             healthy = True  # the peer's own final frame: the lane is in step
             raise
         finally:
-            self._put_back(request, lane, healthy=healthy)
+            self._put_back(request, healthy=healthy, broke=broke)
 
     def wake(self, request: RequestId) -> bool:
         """Breaks the lane of a running call, from any thread. Returns whether there was one."""
@@ -111,7 +112,7 @@ class LanePool:  # mutable: owns sockets
         frame = lane.receive_frame(deadline)
         reply = read_reply(frame, check_header(frame), request)
         memory = self._body(lane, reply, deadline)
-        if reply.body_bytes:
+        if reply.body_bytes >= SMALL_BODY_BYTES:  # for smaller ones the next request on the lane is the receipt
             lane.send(bare_frame(Kind.DONE, request.client_id, request.request_no), b"", deadline)
         return answer_of(reply, memory, lane=True)
 
@@ -130,21 +131,22 @@ class LanePool:  # mutable: owns sockets
         return lease
 
     def _take(self, request: RequestId, deadline: Deadline) -> Lane:
+        """A lane, entered as busy under the request's id, where `_put_back` finds it, whatever interrupts the caller."""
         now = time.monotonic()
         until_s = min(now + self._config.lane_wait_s, deadline.at_s)
         with self._changed:
             while True:
                 while self._idle:
-                    lane = self._idle.pop()
+                    lane = self._busy[request] = self._idle.pop()
                     if not lane.stale():
-                        self._busy[request] = lane
                         return lane
+                    del self._busy[request]
                     lane.close()
-                    self._open -= 1
-                if self._closed or not self._port or (not self._open and now < self._open_from_s):
+                taken = len(self._busy) + self._opening
+                if self._closed or not self._port or (not taken and now < self._open_from_s):
                     raise LaneBroken("there is no lane now", nothing_sent=True)
-                if self._open < self._config.lanes_max and now >= self._open_from_s:
-                    self._open += 1
+                if taken < self._config.lanes_max and now >= self._open_from_s:
+                    self._opening += 1
                     port, token = self._port, self._token
                     break
                 if now >= until_s:
@@ -154,9 +156,9 @@ class LanePool:  # mutable: owns sockets
         return self._connect(request, port, token, deadline)
 
     def _connect(self, request: RequestId, port: int, token: str, deadline: Deadline) -> Lane:
-        now = time.monotonic()
-        limit = Deadline(now + self._config.lane_connect_s).earlier(deadline)
+        limit = Deadline(time.monotonic() + self._config.lane_connect_s).earlier(deadline)
         lane: Lane | None = None
+        entered = False
         try:
             lane = Lane(self._socket(port, limit))
             lane.send(encode_hello(Hello(self._client_id, session=token)), b"", limit)
@@ -166,14 +168,17 @@ class LanePool:  # mutable: owns sockets
                 raise decode_error(frame, header).error
             if header.kind is not Kind.WELCOME:
                 raise ProtocolError("what listens there is no lane")
-        except (OSError, ValueError, LaneBroken, OverspillError) as error:
-            if lane is not None:
-                lane.close()
-            self._failed()
-            raise LaneBroken(f"no lane could be opened ({error})", nothing_sent=True) from None
-        with self._changed:
             self._busy[request] = lane
-        return lane
+            entered = True
+            return lane
+        except (OSError, ValueError, LaneBroken, OverspillError) as error:
+            self._back_off()
+            raise LaneBroken(f"no lane could be opened ({error})", nothing_sent=True) from None
+        finally:
+            if lane is not None and not entered:
+                lane.close()
+            with self._changed:
+                self._opening -= 1
 
     def _socket(self, port: int, limit: Deadline) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -190,21 +195,20 @@ class LanePool:  # mutable: owns sockets
             sock.close()
             raise
 
-    def _put_back(self, request: RequestId, lane: Lane, *, healthy: bool) -> None:
+    def _put_back(self, request: RequestId, *, healthy: bool, broke: bool) -> None:
         with self._changed:
-            self._busy.pop(request, None)
-            if healthy and not self._closed:
+            lane = self._busy.pop(request, None)
+            keep = lane is not None and healthy and not self._closed
+            if lane is not None and keep:
                 self._idle.append(lane)
                 self._backoff_s = BACKOFF_FIRST_S
-                self._changed.notify()
-                return
-        lane.close()
-        self._failed(broke=not healthy)
-
-    def _failed(self, *, broke: bool = True) -> None:
-        with self._changed:
-            self._open -= 1
-            if broke:
-                self._open_from_s = time.monotonic() + self._backoff_s
-                self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
             self._changed.notify()
+        if lane is not None and not keep:
+            lane.close()
+        if broke:
+            self._back_off()
+
+    def _back_off(self) -> None:
+        with self._changed:
+            self._open_from_s = time.monotonic() + self._backoff_s
+            self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)

@@ -26,7 +26,7 @@ from fabric.errors import (
 from fabric.frame import Kind, bare_frame, check_header
 from fabric.hello import common_version, decode_hello
 from fabric.memory.lease import Lease
-from fabric.message import RequestId
+from fabric.message import SMALL_BODY_BYTES, RequestId
 from fabric.rpc_fallback.lane import Lane, LaneBroken, tune
 from fabric.rpc_fallback.wire import error_outcome, read_request
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fabric.layout import Layout
     from fabric.rpc_fallback.config import RpcServerConfig
     from fabric.rpc_fallback.peers import Peer, Peers
+    from fabric.rpc_fallback.wire import Outcome
 
 IDLE_S = 120.0
 """A lane that carries nothing for two minutes is closed; the caller opens another one when it needs it."""
@@ -172,8 +173,11 @@ class LaneServer:  # mutable: owns a socket and threads
         return peer
 
     def _serve(self, lane: Lane, peer: Peer) -> None:
+        unconfirmed: tuple[RequestId, Outcome] | None = None
         while not self._stopping and not peer.closed:
             frame = lane.receive_frame(Deadline(time.monotonic() + IDLE_S))
+            if unconfirmed is not None:
+                peer.exchange.delivered(*unconfirmed)
             try:
                 header = check_header(frame)
                 if header.kind is Kind.BYE:
@@ -184,11 +188,12 @@ class LaneServer:  # mutable: owns a socket and threads
                 lane.send(error_outcome(error, RequestId(peer.client_id, 0), 0).frame, b"", soon)
                 self._peers.break_off(peer, error)
                 return
-            _one(lane, peer, request, layout)
+            unconfirmed = _one(lane, peer, request, layout)
 
 
-def _one(lane: Lane, peer: Peer, request: RequestFrame, layout: Layout) -> None:
-    """Receives a body, asks the node, sends what came of it, and waits for the receipt."""
+def _one(lane: Lane, peer: Peer, request: RequestFrame, layout: Layout) -> tuple[RequestId, Outcome] | None:
+    """Receives a body, asks the node, sends what came of it, and waits for the receipt of a large reply. Returns what
+    the lane's next frame will confirm."""
     deadline = Deadline.from_remaining_us(request.budget_us, time.monotonic())
     request_id = RequestId(request.client_id, request.request_no)
     try:
@@ -196,7 +201,7 @@ def _one(lane: Lane, peer: Peer, request: RequestFrame, layout: Layout) -> None:
     except OverspillError as error:
         lane.drain(request.body_bytes, deadline)
         lane.send(error_outcome(error, request_id, request.node_epoch).frame, b"", deadline)
-        return
+        return None
     try:
         view = memory.view if isinstance(memory, Lease) else memoryview(memory)
         lane.receive_into(view[: request.body_bytes], deadline)
@@ -211,11 +216,11 @@ def _one(lane: Lane, peer: Peer, request: RequestFrame, layout: Layout) -> None:
     try:
         # A second on top: the caller ends a wait that is over, and a reply at the last moment should still get through.
         lane.send(outcome.frame, outcome.body, Deadline(deadline.at_s + 1.0))
-        if outcome.body:
+        if len(outcome.body) >= SMALL_BODY_BYTES:
             receipt = lane.receive_frame(Deadline(time.monotonic() + RECEIPT_S))
             arrived = check_header(receipt).kind is Kind.DONE
         else:
-            arrived = True
+            return request_id, outcome
     except DeadlineExceeded as error:
         raise LaneBroken(f"the caller does not read its reply ({error})") from None
     finally:
@@ -223,6 +228,7 @@ def _one(lane: Lane, peer: Peer, request: RequestFrame, layout: Layout) -> None:
             peer.exchange.delivered(request_id, outcome)
         else:
             peer.exchange.undelivered(request_id, outcome)
+    return None
 
 
 def _shut(sock: socket.socket) -> None:

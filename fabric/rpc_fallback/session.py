@@ -50,7 +50,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         client_id: int,
         config: RpcConfig,
         expect: tuple[str, int] | None,
-        on_welcome: Callable[[Welcome], None],
+        on_welcome: tuple[Callable[[Welcome], None], ...],
     ) -> None:
         self.address = address
         self.token = b""
@@ -92,7 +92,8 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         self._check(welcome)
         self.peer = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)
         self.arena_bytes = welcome.arena_bytes
-        self._on_welcome(welcome)
+        for told in self._on_welcome:
+            told(welcome)
         self.token = bytes.fromhex(welcome.session)
 
     def renewed(self, failure: Failure, used: bytes, deadline: Deadline) -> bool:
