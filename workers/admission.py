@@ -32,6 +32,9 @@ IN_HAND_MAX = 8
 IN_HAND_WORK_US = 1000
 """An executor gets another task while it has less than this to do: enough that it never waits for the node's loop
 (about 100 us when the machine is busy), little enough that a cancel or an urgent request finds the queue here."""
+IN_HAND_STALE_S = 0.005
+"""An executor that has ended nothing for so long gets no more, whatever was estimated: it is at something slow, and
+what is put behind that can neither be cancelled nor go to another one."""
 
 
 class ModelQueue:  # mutable: counts what waits
@@ -52,30 +55,37 @@ class ModelQueue:  # mutable: counts what waits
 class ExecutorDesk:  # mutable: what one executor has in hand
     """An executor as admission sees it: whether it takes work, and the tasks in its hands, oldest first."""
 
-    __slots__ = ("in_hand", "number", "open", "work_us")
+    __slots__ = ("in_hand", "moved_s", "number", "open", "work_us")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.open = False
         self.in_hand: dict[int, Job] = {}
         self.work_us = 0
+        self.moved_s = 0.0
+        """When it ended a task, or got one while it had none."""
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, now: float) -> bool:
         """Whether it may get another task now."""
-        return self.open and (not self.in_hand or (self.work_us < IN_HAND_WORK_US and len(self.in_hand) < IN_HAND_MAX))
+        if not self.open or not self.in_hand:
+            return self.open
+        little = self.work_us < IN_HAND_WORK_US and len(self.in_hand) < IN_HAND_MAX
+        return little and now - self.moved_s < IN_HAND_STALE_S
 
-    def give(self, task_no: int, job: Job) -> None:
+    def give(self, task_no: int, job: Job, now: float) -> None:
         """A task goes to it."""
         job.state = JobState.HANDED_OVER
+        if not self.in_hand:
+            self.moved_s = now
         self.in_hand[task_no] = job
         self.work_us += job.work_us
 
-    def take_back(self, task_no: int) -> Job | None:
+    def take_back(self, task_no: int, now: float) -> Job | None:
         """A task is no longer with it; None for one that never was."""
         job = self.in_hand.pop(task_no, None)
         if job is not None:
             self.work_us -= job.work_us
+            self.moved_s = now
         return job
 
     def __repr__(self) -> str:
@@ -126,18 +136,18 @@ class Admission:  # mutable: the node's queue
         job.work_us = job.model.speed.estimate_us(job.body_bytes)
         self._order += 1
         job.order = self._order
-        desk = None if self._waiting else self.free_desk()
+        desk = None if self._waiting else self.free_desk(now)
         if desk is None:
             self._check_room(job.model)
             self._enter(job)
         self.outstanding_us += job.work_us
         return desk
 
-    def free_desk(self) -> ExecutorDesk | None:
+    def free_desk(self, now: float) -> ExecutorDesk | None:
         """The executor with the least work among those that may get a task."""
         best: ExecutorDesk | None = None
         for desk in self.desks:
-            if desk.has_room and (best is None or desk.work_us < best.work_us):
+            if desk.has_room(now) and (best is None or desk.work_us < best.work_us):
                 best = desk
         return best
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -228,6 +229,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
 
     def _give_up(self) -> None:
         self._reception.give_up_waiting(Draining("the node has no time left to drain; ask another one", Fate.NEVER_RAN))
+        self._crew.stop()  # first, so that what is killed is not started again
         self._finish()
         self._crew.kill()
 
@@ -285,5 +287,8 @@ def run_node(config: NodeConfig) -> int:
 
     Raises ConfigError (or AddressInUse, a kind of it) when the node cannot be as configured.
     """
+    # Each client's socket is a descriptor here and in every executor, which inherits the limit.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     return Node(config).run()

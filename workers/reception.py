@@ -115,7 +115,7 @@ class Reception:  # mutable: the node's requests
         client.began(request.request_no, job)
         job.accepted = client.accepted
         if desk is not None:
-            self._hand_over(desk.number, job)
+            self._hand_over(desk.number, job, now)
         else:
             self._arm_expiry()
 
@@ -228,11 +228,13 @@ class Reception:  # mutable: the node's requests
 
     def _feed(self) -> None:
         now = monotonic()
-        while (desk := self._admission.free_desk()) is not None and (job := self._admission.next_job(now)) is not None:
-            self._hand_over(desk.number, job)
+        while (desk := self._admission.free_desk(now)) is not None and (
+            job := self._admission.next_job(now)
+        ) is not None:
+            self._hand_over(desk.number, job, now)
 
-    def _hand_over(self, number: int, job: Job) -> None:
-        self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us))
+    def _hand_over(self, number: int, job: Job, now: float) -> None:
+        self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us), now)
 
     def _load(self, accepted: int, own_us: int) -> Load:
         self._sequence += 1
@@ -253,15 +255,13 @@ class Reception:  # mutable: the node's requests
             self._send_again(request.client_id, request.request_no, asked, known.holder)
 
     def _send_again(self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int]) -> None:
-        number, generation = holder
-        shell = self.crew.shells[number]
+        shell = self.crew.shells[holder[0]]
         now = monotonic()
         job = Job(_RESENDS, client_id, request_no, asked, now, now, 0, 0)
         job.resend = True
-        client = self._dedupe.clients.get(client_id)
-        job.accepted = client.accepted if client is not None else 0
-        if shell.machine.generation == generation and shell.desk.open:
-            shell.hand_over(job, self._load(job.accepted, 0))
+        job.accepted = self._dedupe.clients[client_id].accepted
+        if shell.holder == holder and shell.desk.open:
+            shell.hand_over(job, self._load(job.accepted, 0), now)
         else:
             self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
 

@@ -110,11 +110,11 @@ class ExecutorShell:  # mutable: a process, then the next one
         for command in self.machine.handle(event, monotonic()):
             _CARRY_OUT[command](self)
 
-    def hand_over(self, job: Job, load: Load) -> None:
+    def hand_over(self, job: Job, load: Load, now: float) -> None:
         """Gives a task to the process."""
         assert self._child is not None, "a desk is open only while there is a process"
         self._task_no += 1
-        self.desk.give(self._task_no, job)
+        self.desk.give(self._task_no, job, now)
         asked = job.asked
         tenant, socket = asked.tenant, asked.socket
         if tenant.tenant_no not in self._known_tenants:
@@ -150,7 +150,10 @@ class ExecutorShell:  # mutable: a process, then the next one
         """Looks for a process that stopped, hangs, or does not come up."""
         if self._child is None or self.machine.state is ExecutorState.FENCING:
             return
-        if self.machine.state is not ExecutorState.READY and now - self._spawned_s >= START_TIMEOUT_S:
+        if (
+            self.machine.state in {ExecutorState.STARTING, ExecutorState.WARMING}
+            and now - self._spawned_s >= START_TIMEOUT_S
+        ):
             self._stuck(f"was not ready after {START_TIMEOUT_S:.0f} s")
             return
         page = self._child.page
@@ -176,7 +179,7 @@ class ExecutorShell:  # mutable: a process, then the next one
     def _message(self, message: bytes) -> bool:
         if message[:MAGIC_BYTES] != CONTROL_MAGIC:
             flags, task_no, compute_us = unpack_done(message)
-            job = self.desk.take_back(task_no)
+            job = self.desk.take_back(task_no, monotonic())
             more = bool(self.desk.in_hand)
             if job is not None:
                 self._settlement.done(job, flags, compute_us, message[DONE_BYTES:], self.holder)
@@ -240,7 +243,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         answered_no = child.page.answered_no
         child.close()
         for task_no in list(self.desk.in_hand):
-            job = self.desk.take_back(task_no)
+            job = self.desk.take_back(task_no, monotonic())
             assert job is not None, "it was just listed"
             if job.resend and task_no == answered_no:
                 continue

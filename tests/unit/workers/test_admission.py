@@ -20,6 +20,7 @@ from fabric.frame import NO_SLOT, RequestFrame
 from workers.admission import (
     DEFAULT_LEVEL,
     IN_HAND_MAX,
+    IN_HAND_STALE_S,
     IN_HAND_WORK_US,
     Admission,
     ExecutorDesk,
@@ -54,7 +55,7 @@ class Scene:
 
     def give(self, desk: ExecutorDesk, job: Job) -> int:
         self.tasks += 1
-        desk.give(self.tasks, job)
+        desk.give(self.tasks, job, 0.0)
         return self.tasks
 
     def order(self) -> list[int]:
@@ -85,6 +86,20 @@ def test_the_executor_with_the_least_work_is_chosen() -> None:
     assert [len(desk.in_hand) for desk in scene.desks] == [2, 1, 2]
 
 
+def test_nothing_is_put_behind_a_run_that_turns_out_slow() -> None:
+    scene = Scene(executors=2)
+    scene.model.speed.warmed(10)
+    scene.offer(1)
+    late = IN_HAND_STALE_S
+    assert scene.desks[0].has_room(late / 2)
+    assert not scene.desks[0].has_room(late)
+    assert scene.desks[1].has_room(late)
+    scene.desks[1].open = False
+    assert scene.offer(2, now=late).state is JobState.QUEUED
+    scene.desks[0].take_back(1, late)
+    assert scene.admission.free_desk(late) is scene.desks[0]
+
+
 def test_priorities_then_arrival_order() -> None:
     scene = Scene(model_max=10)
     scene.desks[0].open = False
@@ -97,7 +112,7 @@ def test_new_ones_do_not_overtake_the_queue_when_an_executor_gets_free() -> None
     scene = Scene()
     scene.offer(1)
     scene.offer(2)
-    scene.desks[0].take_back(1)
+    scene.desks[0].take_back(1, 0.0)
     assert scene.offer(3).state is JobState.QUEUED
     assert scene.order() == [2, 3]
 
@@ -107,7 +122,7 @@ def test_what_comes_back_stands_where_it_stood_whatever_the_bounds() -> None:
     first = scene.offer(1)
     scene.offer(2)
     scene.offer(3)
-    scene.desks[0].take_back(1)
+    scene.desks[0].take_back(1, 0.0)
     scene.admission.put_back(first)
     assert scene.admission.waiting == 3
     assert scene.order() == [1, 2, 3]
@@ -157,7 +172,7 @@ def test_outstanding_work_returns_to_zero() -> None:
     jobs = [scene.offer(number) for number in range(4)]
     assert scene.admission.outstanding_us > 0
     scene.admission.withdraw(jobs[3])
-    scene.desks[0].take_back(1)
+    scene.desks[0].take_back(1, 0.0)
     scene.admission.put_back(jobs[0])
     while (job := scene.admission.next_job(0.0)) is not None:
         scene.admission.over(job)
