@@ -148,7 +148,7 @@ class Dispatcher:
                 deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
                 number = attempts.count - 1
                 call = Call(request_id, model, body, self._accounting.ack_no, priority, number, reply_bytes)
-                dispatch = worker.ahead.sent(terms[4])
+                dispatch = worker.ahead.sent(worker.speed.full_ms(kind))
                 begun = Attempt(self, found, link, call, dispatch, deadline, attempts.deadline, kind, now)
         return begun
 

@@ -1,8 +1,9 @@
 """What a router learns from each answer: how long a wire takes for so many bytes, and a worker for so much work.
 
-Unknown is not zero: what was never measured is taken to be slow, and that belief fades with time, so that a new worker
-is neither flooded nor forgotten. All figures are exponentially weighted, so that what was is forgotten: about the last
-ten answers count. This module never compares workers. Read `router/price.py` next.
+Unknown is not zero: what was never measured is taken to be slow. But a belief that nobody checks fades with time, so
+that a new worker, and one that once was slow, is tried again: neither flooded nor forgotten. All figures are
+exponentially weighted, so that what was is forgotten: about the last ten answers count. This module never compares
+workers. Read `router/price.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -35,7 +36,8 @@ _PRIOR_FADES_S = 2.0
 _FRESH_S = 1.0
 """A figure that was renewed this lately is not doubted."""
 _STALE_S = 30.0
-"""A figure that nobody renewed moves towards what the other workers show, e-fold in this time."""
+"""A figure that nobody renewed is worth e times less after this long: one of 200 ms beside one of 2 ms is checked after
+two minutes."""
 _SCALED_BUCKETS_MAX = 4
 """A size that was never seen is taken to need more, with its bytes, but 16 times at most: small runs are mostly
 overhead."""
@@ -152,12 +154,12 @@ class Work:  # mutable: learns
 
 
 class Speed:  # mutable: learns
-    """Compute milliseconds of one worker for each kind of request. `born_s`: since when it is known."""
+    """Compute milliseconds of one worker for each kind of request."""
 
-    __slots__ = ("_born_s", "_means", "_slowness")
+    __slots__ = ("_asked_s", "_means", "_slowness")
 
-    def __init__(self, born_s: float) -> None:
-        self._born_s = born_s
+    def __init__(self) -> None:
+        self._asked_s: dict[str, float] = {}  # since when each model that never ran here is asked for
         self._means: dict[Kind, _Mean] = {}
         self._slowness: dict[str, _Mean] = {}
 
@@ -169,30 +171,35 @@ class Speed:  # mutable: learns
         mean.learn(ms, now)
         if mean.samples > _RATIO_ALWAYS and mean.samples % _RATIO_EVERY:
             return
+        slowness = self._slowness.get(kind.model)
+        if slowness is None:
+            slowness = self._slowness[kind.model] = _Mean()
         usual = kind.usual_ms()
-        if usual:
-            slowness = self._slowness.get(kind.model)
-            if slowness is None:
-                slowness = self._slowness[kind.model] = _Mean()
-            slowness.learn(ms / usual, now)
+        slowness.learn(ms / usual if usual else 1.0, now)
 
     def known(self, kind: Kind) -> bool:
         """Whether this worker ran such a request."""
         return kind in self._means
 
     def predict_ms(self, kind: Kind, now: float) -> float:
-        """What such a request should compute here."""
+        """What such a request should compute here, less what time takes off a figure that nobody checked."""
         mean = self._means.get(kind)
-        if mean is not None and now - mean.at_s < _FRESH_S:
+        if mean is not None:
+            unchecked_s = now - mean.at_s - _FRESH_S
+            return mean.ms if unchecked_s < 0.0 else mean.ms * exp(-unchecked_s / _STALE_S)
+        if kind.model in self._slowness:
+            return self.full_ms(kind)
+        since_s = self._asked_s.setdefault(kind.model, now)
+        return self.full_ms(kind) * exp((since_s - now) / _PRIOR_FADES_S)
+
+    def full_ms(self, kind: Kind) -> float:
+        """The same with nothing taken off: what a dispatch adds to the work before this worker, so that one that looks
+        cheap because nobody tried it gets one request, not all."""
+        mean = self._means.get(kind)
+        if mean is not None:
             return mean.ms
         usual = kind.usual_ms()
-        if mean is not None:
-            if usual is None or usual >= mean.ms:
-                return mean.ms
-            # Only a bad figure is doubted with time: a worker that had one slow answer is tried again.
-            return usual + (mean.ms - usual) * exp(-(now - mean.at_s) / _STALE_S)
-        doubt = exp(-(now - self._born_s) / _PRIOR_FADES_S)
         if usual is None:
-            return COMPUTE_PRIOR_MS * doubt
+            return COMPUTE_PRIOR_MS
         slowness = self._slowness.get(kind.model)
-        return usual * (slowness.ms if slowness is not None else 1.0 + (_SLOW_START - 1.0) * doubt)
+        return usual * (_SLOW_START if slowness is None else slowness.ms)

@@ -66,7 +66,7 @@ class Links:
         with core.changed:
             if core.closed:
                 return
-            commands = core.table.changed(changes, core.clock())
+            commands = core.table.changed(changes)
             self._unanswered.update(command.worker for command in commands if isinstance(command, Dial))
             core.changed.notify_all()
         self.execute(commands)

@@ -73,12 +73,12 @@ class Table:  # mutable: the workers that are known
         """All that are known."""
         return tuple(self._workers.values())
 
-    def changed(self, changes: tuple[Change, ...], now: float) -> tuple[Command, ...]:
+    def changed(self, changes: tuple[Change, ...]) -> tuple[Command, ...]:
         """Takes in what the registry said. Repeated facts of a known worker keep all that was learned of it."""
         commands: list[Command] = []
         for change in changes:
             if isinstance(change, Insert):
-                commands += self._insert(change.instance, now)
+                commands += self._insert(change.instance)
             else:
                 worker = self._workers.get((change.node_id, change.node_epoch))
                 if worker is not None and worker.state is not State.UNLISTED:
@@ -87,7 +87,7 @@ class Table:  # mutable: the workers that are known
         self.offers.clear()
         return tuple(commands)
 
-    def _insert(self, instance: Instance, now: float) -> list[Command]:
+    def _insert(self, instance: Instance) -> list[Command]:
         # A node that still starts has not told all of its addresses, and a link opened now would never learn of them.
         starting = instance.readiness is Readiness.STARTING
         worker = self._workers.get(instance.key)
@@ -95,7 +95,7 @@ class Table:  # mutable: the workers that are known
             was_starting = worker.instance.readiness is Readiness.STARTING
             worker.listed(instance)
             return [Dial(worker)] if was_starting and not starting and worker.state is State.PENDING else []
-        worker = self._workers[instance.key] = Worker(instance, self._config, now)
+        worker = self._workers[instance.key] = Worker(instance, self._config)
         return [] if starting else [Dial(worker)]
 
     def clear(self) -> None:

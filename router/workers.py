@@ -148,7 +148,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         "trouble",
     )
 
-    def __init__(self, instance: Instance, config: RouterConfig, now: float) -> None:
+    def __init__(self, instance: Instance, config: RouterConfig) -> None:
         self.instance = instance
         self.name = instance.node_id
         self.state = State.PENDING
@@ -158,7 +158,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self._wire = WireName.RPC
         self.line = TransportLine(WireName.RPC)
         self._lines = {WireName.RPC: self.line}
-        self.speed = Speed(now)
+        self.speed = Speed()
         self.story: list[str] = []
         self.trouble = ""
         self.silent = False

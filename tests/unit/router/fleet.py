@@ -84,10 +84,12 @@ def body(rows: int = 2) -> Body:
     return small_body(tensors_of({"x": np.zeros((rows, 4), np.float32)}))
 
 
-def answer(load: Load | None = None, *, compute_us: int = 1000, wire: WireName = WireName.RPC) -> Answer:
+def answer(
+    load: Load | None = None, *, compute_us: int = 1000, queue_us: int = 0, wire: WireName = WireName.RPC
+) -> Answer:
     made = small_body(tensors_of({"y": np.arange(3, dtype=np.float32)}))
     assert isinstance(made.memory, bytes)
-    return Answer(made.layout, made.memory, 1, 0, compute_us, load or Load(1, 1, 0, 1), wire)
+    return Answer(made.layout, made.memory, 1, queue_us, compute_us, load or Load(1, 1, 0, 1), wire)
 
 
 class Fleet:
@@ -104,18 +106,18 @@ class Fleet:
     def add(self, what: Instance, wire: WireName = WireName.RPC, arena: Arena | None = None) -> Worker:
         """Discovers a node and links it."""
         with self.core.lock:
-            (dial,) = self.core.table.changed((Insert(what),), self.now)
+            (dial,) = self.core.table.changed((Insert(what),))
             assert isinstance(dial, Dial)
             self.core.table.link_up(dial.worker, NamedLink(what.node_id, wire, arena))
         return dial.worker
 
     def update(self, what: Instance, readiness: Readiness) -> None:
         """The registry tells new facts of a node."""
-        self.core.table.changed((Insert(replace(what, readiness=readiness)),), self.now)
+        self.core.table.changed((Insert(replace(what, readiness=readiness)),))
 
     def remove(self, name: str, epoch: int = 1) -> tuple[Command, ...]:
         """The registry forgets a node."""
-        return self.core.table.changed((Remove(name, epoch),), self.now)
+        return self.core.table.changed((Remove(name, epoch),))
 
     def lose(self, name: str) -> None:
         """The link to a node dies, and says so."""

@@ -49,10 +49,11 @@ def test_a_prediction_is_never_below_zero(samples: list[tuple[int, float]], aske
 
 
 def test_unknown_is_not_zero_and_fades_until_somebody_tries() -> None:
-    kind, speed = Work().kind("m", 1000), Speed(0.0)
-    first = speed.predict_ms(kind, 0.0)
-    assert first == COMPUTE_PRIOR_MS
-    assert first > speed.predict_ms(kind, 2.0) > speed.predict_ms(kind, 20.0) >= 0.0
+    kind, speed = Work().kind("m", 1000), Speed()
+    first = speed.predict_ms(kind, 50.0)
+    assert first == COMPUTE_PRIOR_MS, "it fades from when it was first asked for"
+    assert first > speed.predict_ms(kind, 52.0) > speed.predict_ms(kind, 70.0) >= 0.0
+    assert speed.full_ms(kind) == COMPUTE_PRIOR_MS, "what a try is charged does not fade"
 
 
 def learn(speed: Speed, kind: Kind, ms: float, now: float = 0.0) -> None:
@@ -61,19 +62,20 @@ def learn(speed: Speed, kind: Kind, ms: float, now: float = 0.0) -> None:
 
 
 def test_a_worker_that_never_ran_the_model_is_judged_by_those_that_did() -> None:
-    work, known, fresh = Work(), Speed(0.0), Speed(0.0)
+    work, known, fresh = Work(), Speed(), Speed()
     kind = work.kind("m", 1000)
     learn(known, kind, 8.0)
     assert fresh.predict_ms(kind, 0.0) == pytest.approx(12.0)
-    assert fresh.predict_ms(kind, 30.0) == pytest.approx(8.0, rel=0.01)
-    assert fresh.predict_ms(work.kind("m", 4000), 30.0) == pytest.approx(32.0, rel=0.01), "four times the size"
-    assert fresh.predict_ms(work.kind("m", 1 << 30), 30.0) == pytest.approx(128.0, rel=0.01), "16 times at most"
-    assert fresh.predict_ms(work.kind("m", 10), 30.0) == pytest.approx(8.0, rel=0.01), "never less for a smaller one"
+    assert fresh.predict_ms(kind, 2.0) == pytest.approx(12.0 / 2.718, rel=0.01)
+    assert fresh.full_ms(kind) == pytest.approx(12.0)
+    assert known.predict_ms(work.kind("m", 4000), 0.0) == pytest.approx(32.0), "four times the size"
+    assert known.predict_ms(work.kind("m", 1 << 30), 0.0) == pytest.approx(128.0), "16 times at most"
+    assert known.predict_ms(work.kind("m", 10), 0.0) == pytest.approx(8.0), "never less for a smaller one"
     assert fresh.predict_ms(work.kind("other", 1000), 0.0) == COMPUTE_PRIOR_MS
 
 
 def test_a_slow_worker_is_slow_at_sizes_it_never_ran() -> None:
-    work, fast, slow = Work(), Speed(0.0), Speed(0.0)
+    work, fast, slow = Work(), Speed(), Speed()
     kind, larger = work.kind("m", 1000), work.kind("m", 4000)
     for _ in range(50):
         learn(fast, kind, 1.0)
@@ -83,7 +85,7 @@ def test_a_slow_worker_is_slow_at_sizes_it_never_ran() -> None:
 
 
 def test_one_slow_answer_does_not_bar_a_worker_for_ever() -> None:
-    kind, usual, unlucky = Work().kind("m", 1000), Speed(0.0), Speed(0.0)
+    kind, usual, unlucky = Work().kind("m", 1000), Speed(), Speed()
     learn(unlucky, kind, 900.0)  # compiled something
     for _ in range(100):
         learn(usual, kind, 1.0, 1.0)

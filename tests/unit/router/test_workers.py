@@ -15,7 +15,7 @@ CONFIG = RouterConfig(eject_after=3, eject_first_s=1.0, eject_max_s=3.0)
 
 
 def ready() -> Worker:
-    worker = Worker(instance("a"), CONFIG, 0.0)
+    worker = Worker(instance("a"), CONFIG)
     worker.linked(NamedLink("a"))
     return worker
 
