@@ -176,6 +176,30 @@ def test_a_slow_reader_is_dropped_and_nobody_waits_for_it(victim: LocalWorld, po
         caller.close()
 
 
+def test_clients_killed_mid_write_spoil_nobody(victim: LocalWorld, pool: Bytes) -> None:
+    """Thirty clients vanish while the node writes their replies; those that come after them get their own bytes."""
+    caller = CALLERS["blocking"]()
+    layout = layout_for(256 << 10)
+    size = layout.body_bytes
+    try:
+        with Client(victim, caller) as client:
+            for number in range(30):
+                doomed = Attacker(victim, seed=number)
+                places = (0, size, size, size)
+                request = RequestFrame(666, 1, 0, 10**7, 0, *places, 0, 0, "dribble/10/10", layout.encoded)
+                doomed.sock.send(encode_request(request))
+                client.flips(pool[number : number + 1000])
+                doomed.close()
+                with Client(victim, caller) as next_one:
+                    held = bytes_of(next_one.call("flip", pool[number : number + size], place="lease"))
+                    client.flips(pool[number : number + size])
+                    assert np.array_equal(held, np.invert(pool[number : number + size]))
+                    del held
+    finally:
+        caller.close()
+    assert victim.serves()
+
+
 def _is_closed(sock: socket.socket) -> bool:
     try:
         sock.send(bare_frame(Kind.PING, 666, 1))
