@@ -182,7 +182,7 @@ class Dispatcher:
         kind.learn(compute_ms, reply_bytes, now)
         transport_ms = attempt.round_trip_ms - compute_ms - answer.queue_us / 1000.0
         nbytes = attempt.call.body.layout.body_bytes + reply_bytes
-        worker.carried_by(answer.wire).learn(nbytes, max(0.0, transport_ms))
+        worker.carried_by(answer.wire).learn(nbytes, max(0.0, transport_ms), now)
         if worker.failures or worker.state is not State.READY:
             worker.answered()
 

@@ -55,16 +55,17 @@ beyond this a guess would starve the arena."""
 class TransportLine:  # mutable: learns
     """Milliseconds of one wire to one peer, there and back, as intercept and slope over bytes."""
 
-    __slots__ = ("_covariance", "_mean_mib", "_mean_ms", "_prior", "_variance", "samples")
+    __slots__ = ("_at_s", "_covariance", "_mean_mib", "_mean_ms", "_prior", "_variance", "samples")
 
     def __init__(self, wire: WireName) -> None:
         self._prior = _PRIOR[wire]
-        self._mean_mib = self._mean_ms = self._variance = self._covariance = 0.0
+        self._mean_mib = self._mean_ms = self._variance = self._covariance = self._at_s = 0.0
         self.samples = 0
 
-    def learn(self, nbytes: int, took_ms: float) -> None:
+    def learn(self, nbytes: int, took_ms: float, now: float) -> None:
         """Takes in one round trip of `nbytes` both ways together."""
         self.samples += 1
+        self._at_s = now
         weight = _ALPHA if self.samples > 10 else 1.0 / self.samples
         off_mib, off_ms = nbytes / _MIB - self._mean_mib, took_ms - self._mean_ms
         step = weight * off_mib
@@ -74,11 +75,23 @@ class TransportLine:  # mutable: learns
         self._variance = keep * (self._variance + step * off_mib)
         self._covariance = keep * (self._covariance + step * off_ms)
 
-    def predict_ms(self, nbytes: int) -> float:
-        """What a round trip of `nbytes` should take."""
+    def predict_ms(self, nbytes: int, now: float) -> float:
+        """What a round trip of `nbytes` should take. A bad figure that nobody checked fades towards the usual one: the
+        first call of a connection is often slow."""
+        unchecked_s = now - self._at_s - _FRESH_S
+        if self.samples and unchecked_s < 0.0:
+            return self._measured_ms(nbytes)
         fixed_ms, per_mib = self._prior
+        usual_ms = fixed_ms + per_mib * nbytes / _MIB
         if not self.samples:
-            return fixed_ms + per_mib * nbytes / _MIB
+            return usual_ms
+        measured_ms = self._measured_ms(nbytes)
+        if measured_ms <= usual_ms:
+            return measured_ms
+        return usual_ms + (measured_ms - usual_ms) * exp(-unchecked_s / _STALE_S)
+
+    def _measured_ms(self, nbytes: int) -> float:
+        fixed_ms, per_mib = self._prior
         slope = (self._covariance + _RIDGE * per_mib) / (self._variance + _RIDGE)
         slope = max(slope, 0.0)
         predicted = self._mean_ms + slope * (nbytes / _MIB - self._mean_mib)

@@ -49,7 +49,7 @@ class Price:
 
 def price(line: TransportLine, ahead: WorkAhead, speed: Speed, kind: Kind, nbytes: int, now: float) -> Terms:
     """Prices one worker for a request of this kind whose body and reply take `nbytes` together."""
-    transport_ms = line.predict_ms(nbytes)
+    transport_ms = line.predict_ms(nbytes, now)
     queue_ms, unseen_ms = ahead.wait_ms(now)
     compute_ms = speed.predict_ms(kind, now)
     return transport_ms + queue_ms + unseen_ms + compute_ms, transport_ms, queue_ms, unseen_ms, compute_ms

@@ -18,34 +18,44 @@ def test_a_line_finds_intercept_and_slope() -> None:
     line, rng = TransportLine(WireName.RPC), Random(1)
     for _ in range(300):
         nbytes = int(2 ** rng.uniform(6, 24))
-        line.learn(nbytes, 0.7 + 2.5 * nbytes / MIB)
-    assert line.predict_ms(64) == pytest.approx(0.7, abs=0.25)
-    assert line.predict_ms(16 * MIB) == pytest.approx(40.7, rel=0.05)
+        line.learn(nbytes, 0.7 + 2.5 * nbytes / MIB, 0.0)
+    assert line.predict_ms(64, 0.0) == pytest.approx(0.7, abs=0.25)
+    assert line.predict_ms(16 * MIB, 0.0) == pytest.approx(40.7, rel=0.05)
 
 
 def test_a_line_of_one_size_keeps_the_slope_it_was_born_with() -> None:
     line = TransportLine(WireName.RPC)
     for _ in range(50):
-        line.learn(1000, 0.9)
-    assert line.predict_ms(1000) == pytest.approx(0.9)
-    assert line.predict_ms(MIB) == pytest.approx(2.4, rel=0.05)
+        line.learn(1000, 0.9, 0.0)
+    assert line.predict_ms(1000, 0.0) == pytest.approx(0.9)
+    assert line.predict_ms(MIB, 0.0) == pytest.approx(2.4, rel=0.05)
 
 
 def test_a_wire_that_became_slow_is_seen_within_twenty_answers() -> None:
     line = TransportLine(WireName.LOCAL)
     for _ in range(100):
-        line.learn(1000, 0.05)
+        line.learn(1000, 0.05, 0.0)
     for _ in range(20):
-        line.learn(1000, 5.0)
-    assert line.predict_ms(1000) > 4.0
+        line.learn(1000, 5.0, 0.0)
+    assert line.predict_ms(1000, 0.0) > 4.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 30), st.floats(0, 1e4)), max_size=40), st.integers(0, 1 << 34))
 def test_a_prediction_is_never_below_zero(samples: list[tuple[int, float]], asked: int) -> None:
     line = TransportLine(WireName.RDMA)
     for nbytes, took_ms in samples:
-        line.learn(nbytes, took_ms)
-    assert 0.0 <= line.predict_ms(asked) < 1e12
+        line.learn(nbytes, took_ms, 0.0)
+    assert 0.0 <= line.predict_ms(asked, 0.0) < 1e12
+
+
+def test_a_slow_first_call_does_not_bar_a_wire_for_ever() -> None:
+    line = TransportLine(WireName.RPC)
+    line.learn(1000, 40.0, 0.0)
+    assert line.predict_ms(1000, 0.5) == pytest.approx(40.0)
+    assert line.predict_ms(1000, 200.0) < 1.2
+    good = TransportLine(WireName.RPC)
+    good.learn(1000, 0.4, 0.0)
+    assert good.predict_ms(1000, 900.0) == pytest.approx(0.4), "a good figure is believed"
 
 
 def test_unknown_is_not_zero_and_fades_until_somebody_tries() -> None:

@@ -97,7 +97,7 @@ def test_what_a_node_says_of_itself_is_asked_before_each_dispatch() -> None:
 
 def test_what_was_learned_of_a_wire_outlives_its_link() -> None:
     worker = ready()
-    worker.line.learn(1000, 5.0)
+    worker.line.learn(1000, 5.0, 0.0)
     worker.link_lost()
     worker.linked(NamedLink("a"))
     assert worker.line.samples == 1
@@ -105,8 +105,8 @@ def test_what_was_learned_of_a_wire_outlives_its_link() -> None:
 
 def test_each_wire_has_a_line_of_its_own_and_the_one_in_use_is_priced() -> None:
     worker = ready()
-    worker.carried_by(WireName.LOCAL).learn(1000, 0.02)
-    assert worker.line.predict_ms(1000) == pytest.approx(0.02)
+    worker.carried_by(WireName.LOCAL).learn(1000, 0.02, 0.0)
+    assert worker.line.predict_ms(1000, 0.0) == pytest.approx(0.02)
     worker.wire_changed()
     assert worker.line.samples == 0
     assert worker.carried_by(WireName.LOCAL).samples == 1
