@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,10 +64,15 @@ def run(args: argparse.Namespace) -> int:
 def _read(path: Path) -> dict[str, np.ndarray]:
     import numpy as np
 
+    mend = "write it with numpy.savez, without objects"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"cannot read arrays from {path} ({error}); write it with numpy.savez, without objects"
-        ) from None
+        with path.open("rb") as source:
+            if not zipfile.is_zipfile(source):  # numpy would take it for something else, and fail in its own words
+                raise ConfigError(f"cannot read arrays from {path}, which is no .npz file; {mend}")
+            source.seek(0)
+            with np.load(source, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise ConfigError(f"cannot read arrays from {path} ({error.strerror}); {mend}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise ConfigError(f"cannot read arrays from {path}, which is damaged or holds objects; {mend}") from None

@@ -1,7 +1,7 @@
 """Executors that die, leave, stop or hang, nodes that are killed: how soon it is known, what becomes of requests.
 
 The short form makes a few trials of each, with three times the bounds because other tests run beside it; the long form
-makes a hundred, holds the bounds themselves at the median, and prints p50 and max. The measuring is in
+makes a hundred, holds the bounds themselves for 95 of them, and prints p50, p95 and max. The measuring is in
 `tests/integration/fault_bench.py`.
 """
 
@@ -25,7 +25,7 @@ from fabric.transport import Call, WireName
 from overspill import Router
 from tests.integration.bad_node import NodeProcess, wait_until
 from tests.integration.bad_ways import ChannelWay, check_sentence
-from tests.integration.fault_bench import HEAD, Bench, Times, inputs, noted, row, trials
+from tests.integration.fault_bench import HEAD, Bench, Times, inputs, noted, p95, row, trials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_a_fault_is_known_soon_and_the_executor_replaced(
 ) -> None:
     values = [FAULTS[fault](bench) for bench in trials(make, SHORT)]
     with capsys.disabled():
-        print(f"\n{row(fault, f'{GOALS_MS[fault]:.0f} ms', values)}", end="")  # noqa: T201 - the figures are the result
+        print(f"\n{row(fault, GOALS_MS[fault], values)}", end="")  # noqa: T201 - the figures are the result
     assert median(values) <= GOALS_MS[fault] * SLACK
 
 
@@ -93,9 +93,8 @@ def test_a_fault_is_known_soon_and_the_executor_replaced(
 def test_a_hundred_faults_of_each_kind(make: Make, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
     values = [FAULTS[fault](bench) for bench in trials(make, LONG)]
     with capsys.disabled():
-        print(f"{HEAD}\n{row(fault, f'{GOALS_MS[fault]:.0f} ms', values)}")  # noqa: T201 - the figures are the result
-    assert median(values) <= GOALS_MS[fault]
-    assert max(values) <= GOALS_MS[fault] * SLACK
+        print(f"{HEAD}\n{row(fault, GOALS_MS[fault], values)}")  # noqa: T201 - the figures are the result
+    assert p95(values) <= GOALS_MS[fault]  # what lies above is the machine's: it may leave a node waiting for its turn
 
 
 def test_a_model_that_asks_python_to_exit_is_an_executor_that_left(bench: Bench) -> None:
