@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 import time
 from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded
 from fabric.frame import HEADER_BYTES
+from fabric.rpc_fallback.lane_tls import TlsSocket
 from fabric.rpc_fallback.wire import frame_size
 
 if TYPE_CHECKING:
@@ -42,19 +42,18 @@ def tune(sock: socket.socket) -> None:
 class Lane:  # mutable: owns a socket
     """One connected lane."""
 
-    __slots__ = ("_head", "_sock", "_tls")
+    __slots__ = ("_head", "_sock")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
-        self._tls = isinstance(sock, ssl.SSLSocket)
         self._head = bytearray(HEADER_BYTES)
 
     def send(self, frame: bytes, body: bytes | memoryview, deadline: Deadline) -> None:
         """Sends a frame and its body. Raises DeadlineExceeded or LaneBroken; either way close the lane."""
         try:
             self._bound(deadline)
-            if self._tls:  # a record for the frame and records of 16 KiB for the body
+            if isinstance(self._sock, TlsSocket):  # a record for the frame and records of 16 KiB for the body
                 self._sock.sendall(frame)
                 if body:
                     self._sock.sendall(body)
@@ -116,7 +115,7 @@ class Lane:  # mutable: owns a socket
     def wake(self) -> None:
         """Ends whatever the lane's thread waits for, from any thread; the lane is broken then."""
         try:
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+            self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it was not connected any more
 

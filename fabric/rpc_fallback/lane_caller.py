@@ -18,6 +18,7 @@ from fabric.frame import Kind, bare_frame, check_header, decode_error
 from fabric.hello import Hello, encode_hello
 from fabric.message import SMALL_BODY_BYTES
 from fabric.rpc_fallback.lane import Lane, LaneBroken, tune
+from fabric.rpc_fallback.lane_tls import TlsSocket
 from fabric.rpc_fallback.wire import answer_of, lease_or_none, read_reply
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class LanePool:  # mutable: owns sockets
         return lease
 
     def _take(self, request: RequestId, deadline: Deadline) -> Lane:
-        """A lane, entered as busy under the request's id, where `_put_back` finds it, whatever interrupts the caller."""
+        """A lane, entered as busy under the request's id, where `_put_back` finds it whatever happens."""
         now = time.monotonic()
         until_s = min(now + self._config.lane_wait_s, deadline.at_s)
         with self._changed:
@@ -180,7 +181,7 @@ class LanePool:  # mutable: owns sockets
             with self._changed:
                 self._opening -= 1
 
-    def _socket(self, port: int, limit: Deadline) -> socket.socket:
+    def _socket(self, port: int, limit: Deadline) -> socket.socket | TlsSocket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -190,7 +191,9 @@ class LanePool:  # mutable: owns sockets
             if self._context is None:
                 return sock
             name = (self._config.tls.server_name if self._config.tls else "") or self._host
-            return self._context.wrap_socket(sock, server_hostname=name)
+            tls = TlsSocket(sock, self._context, name)
+            tls.handshake(limit)
+            return tls
         except BaseException:  # whatever it was, the socket must not stay open behind it
             sock.close()
             raise

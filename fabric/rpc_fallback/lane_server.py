@@ -28,6 +28,7 @@ from fabric.hello import common_version, decode_hello
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, RequestId
 from fabric.rpc_fallback.lane import Lane, LaneBroken, tune
+from fabric.rpc_fallback.lane_tls import TlsSocket
 from fabric.rpc_fallback.wire import error_outcome, read_request
 
 if TYPE_CHECKING:
@@ -133,11 +134,12 @@ class LaneServer:  # mutable: owns a socket and threads
         lane: Lane | None = None
         try:
             deadline = Deadline(time.monotonic() + self._config.handshake_s)
-            stranger.settimeout(self._config.handshake_s)
-            sock = stranger
-            if self._context is not None:
-                sock = self._context.wrap_socket(stranger, server_side=True)
-            lane = Lane(sock)
+            if self._context is None:
+                lane = Lane(stranger)
+            else:
+                tls = TlsSocket(stranger, self._context, None)
+                tls.handshake(deadline)
+                lane = Lane(tls)
             peer = self._admit(lane, deadline)
             with self._lock:
                 self._unknown.discard(stranger)
@@ -152,7 +154,7 @@ class LaneServer:  # mutable: owns a socket and threads
             with self._lock:
                 self._unknown.discard(stranger)
                 self._threads.discard(threading.current_thread())
-            (lane or stranger).close()
+            stranger.close()
 
     def _admit(self, lane: Lane, deadline: Deadline) -> Peer:
         """Checks the token. Raises (and tells the stranger) AccessDenied or ProtocolError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from fabric.errors import Fate, NodeLost, OverspillError
 from fabric.rpc_fallback.channel import RpcChannel
 from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig, TlsFiles
+from fabric.rpc_fallback.lane_tls import TlsSocket
 from fabric.rpc_fallback.tls import caller_context
 from tests.integration.rpc_calls import channel_to, collected, got, request, soon, wanted
 from tests.integration.rpc_certificates import Authority
@@ -59,7 +59,7 @@ def test_both_ways_are_encrypted(files: Files, mutual: bool) -> None:
                     assert got(answer) == wanted(call)
                     assert answer.lane
                 lane = channel._lanes._idle[0]
-                assert isinstance(lane._sock, ssl.SSLSocket)
+                assert isinstance(lane._sock, TlsSocket)
 
 
 @pytest.mark.parametrize("who", ["wrong_authority", "wrong_name", "plain", "no certificate", "stranger"])
