@@ -215,7 +215,7 @@ _PARTS = (
     FrameRow("tensor at an odd place", _described(offset=4), words=("x",)),
     FrameRow("element longer than its tensor", _text((1,), 8), InvalidArgument, ("check the lengths",),
              struct.pack("<I4s", 1000, b"abcd").ljust(64, b"\0")),
-    FrameRow("elements that do not come", _text((3,), 8), InvalidArgument, ("send all of its bytes",),
+    FrameRow("elements that do not come", _text((3,), 8), InvalidArgument, ("3 elements", "send"),
              struct.pack("<I4s", 4, b"abcd").ljust(64, b"\0")),
     FrameRow("bytes behind the last element", _text((1,), 12), InvalidArgument, ("check its shape",),
              struct.pack("<I4sI", 4, b"abcd", 0).ljust(64, b"\0")),
