@@ -82,16 +82,6 @@ FINAL = (
 )
 """Another worker would give the same answer, or nobody waits for one."""
 
-LOST = (
-    errors.NodeLost,
-    errors.ExecutorLost,
-    errors.StaleEpoch,
-    errors.Draining,
-    errors.ProtocolError,
-    errors.AccessDenied,
-)
-"""The worker is gone or going, by no fault of the request; all others are refusals."""
-
 STUBBORN = (errors.UnknownModel, errors.AccessDenied, errors.VersionMismatch, errors.ConfigError)
 """Another worker may answer differently; the same one will not."""
 
@@ -193,7 +183,7 @@ class Attempts:  # mutable: the state of one request
     def over_budget(self, now: float) -> float:
         """The retry budget is spent. Returns the seconds to stand in line; raises the final error of a refusal."""
         assert self._last is not None, "a retry asks for budget after a failure only"
-        if not isinstance(self._last, LOST) or self.deadline.expired(now):
+        if isinstance(self._last, errors.ResourceExhausted) or self.deadline.expired(now):
             self.give_up(self._last, self.avoid[-1], now, "the retry budget is spent")
         self._go(Event.OVER)
         return min(self._look_again_s(), self.deadline.remaining_s(now))

