@@ -8,6 +8,11 @@ from __future__ import annotations
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 from pathlib import Path
 
+from fabric.errors import ConfigError
+
+LIMIT_S = 10.0
+"""A dispatch round has about this long to decide (background of the public INFORMS TSL-Meituan challenge)."""
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declares `overspill demo`."""
@@ -22,6 +27,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="seed of the city and of what is killed when")
     parser.add_argument("--report", metavar="FILE", type=Path, help="where the HTML report goes (default report.html)")
+    parser.add_argument(
+        "--limit-s", metavar="S", type=float, default=LIMIT_S, help="time limit, and size, of the round (default 10)"
+    )
     parser.add_argument("--no-faults", action="store_true", help="kill nothing")
     parser.set_defaults(run=run)
 
@@ -30,5 +38,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs the demo. Raises OverspillError when it cannot be set up."""
     from overspill.demo.show import DemoOptions, show
 
+    if not 0.5 <= args.limit_s <= 60.0:
+        raise ConfigError(f"--limit-s is {args.limit_s}; give seconds between 0.5 and 60")
+
     report = args.report or Path("report.html")
-    return show(DemoOptions(args.registry or "", args.data, args.seed, report, faults=not args.no_faults))
+    return show(DemoOptions(args.registry or "", args.data, args.seed, report, args.limit_s, faults=not args.no_faults))

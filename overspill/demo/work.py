@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from examples.dispatch.city.rounds import Round, Shard
     from examples.dispatch.etr.features import EtrInputs
 
-LIMIT_S = 10.0
-"""The decision of a dispatch round is wanted in about ten seconds (public background of the INFORMS TSL challenge)."""
-ALONE_S = 1.3 * LIMIT_S
-"""What one executor alone should need, so that the local node cannot carry the load in time."""
+OVERLOAD = 1.3
+"""How much longer than the limit one executor alone should need, so that the local node cannot carry the load."""
 ROUNDS_MAX = 24
 PREPARE_S = 25.0
 """No further round is prepared after this long; on a slow or busy machine the limit shrinks with the load instead."""
@@ -70,8 +68,9 @@ class _Solved:
     took_s: float
 
 
-def make_round(data: Path | None, seed: int) -> Work:
-    """Makes the jobs of a demo, from the generated city or from the data sets in the folder `data`.
+def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
+    """Makes the jobs of a demo, from the generated city or from the data sets in the folder `data`, as many as one
+    executor alone would compute for 1.3 times `limit_s` seconds.
 
     Raises ConfigError when the folder does not hold them.
     """
@@ -90,13 +89,13 @@ def make_round(data: Path | None, seed: int) -> Work:
                 sizes.append(len(shard.rows))
             pairs += each.pairs
             rounds += 1
-            if alone_s >= ALONE_S or rounds == ROUNDS_MAX or time.monotonic() > give_up_at:
+            if alone_s >= OVERLOAD * limit_s or rounds == ROUNDS_MAX or time.monotonic() > give_up_at:
                 break
     if data is not None:
         mini, took_s = _mini_jobs(data)
         jobs += mini
         alone_s += took_s
-    limit_s = min(LIMIT_S, alone_s * LIMIT_S / ALONE_S)
+    limit_s = min(limit_s, alone_s / OVERLOAD)
     largest, median = max(sizes), int(np.median(sizes))
     description = (
         f"{pairs} rider-order pairs of {rounds} rounds in {len(jobs)} uneven shards (largest {largest}, median"
