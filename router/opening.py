@@ -59,7 +59,11 @@ class Opened:
             link.abort("the router was closed")
 
     def _forget(self) -> None:
-        if not self.core.forked:
+        if self.core.forked:
+            return
+        if self.background.loop.is_closed():  # the program ends, and its thread ended first: nobody holds a lock
+            self._take_apart()
+        else:
             self.background.call_soon(self._take_apart)
 
     def _take_apart(self) -> None:
