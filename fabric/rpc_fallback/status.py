@@ -26,6 +26,9 @@ NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed", 
 """How gRPC begins an UNAVAILABLE that was met before a connection stood: nothing was sent. Wordings we do not know
 count as sent."""
 
+HANDSHAKE = "handshake failed"
+"""What stands in such an UNAVAILABLE when TLS is the reason; the rest of it is OpenSSL's, and helps nobody."""
+
 _TABLE: dict[grpc.StatusCode, tuple[type[OverspillError], Fate, str]] = {
     Code.CANCELLED: (Cancelled, Fate.UNKNOWN, "the call was cancelled; send it again if it is still wanted"),
     Code.DEADLINE_EXCEEDED: (
@@ -55,6 +58,12 @@ _OTHERWISE = (ProtocolError, Fate.UNKNOWN, "the node's port answered with a stat
 def error_of(code: grpc.StatusCode, details: str) -> OverspillError:
     """The error that a status means; gRPC's own words stand in brackets, for whoever reads logs."""
     cls, fate, sentence = _TABLE.get(code, _OTHERWISE)
+    if code is Code.UNAVAILABLE and details.startswith(NOT_CONNECTED) and HANDSHAKE in details.lower():
+        return cls(
+            "no connection to the node could be made, as the two ends do not accept each other's certificates;"
+            " check the authority, the host's name in the certificate, and that both ends use TLS",
+            Fate.NEVER_RAN,
+        )
     if code is Code.UNAVAILABLE and details.startswith(NOT_CONNECTED):
         fate, sentence = Fate.NEVER_RAN, "no connection to the node could be made; check its address, or try another"
     return cls(f"{sentence} ({code.name}: {details[:200]})", fate)

@@ -25,9 +25,13 @@ from fabric.errors import (
     RouterUsedAfterFork,
     Unavailable,
 )
+from fabric.link.wires import LinkConfig
+from fabric.rpc_fallback.config import RpcConfig, TlsFiles
 from overspill import Router
+from router.config import RouterConfig
 from tests.integration.bad_node import NodeProcess, collect, copy_models, wait_until
 from tests.integration.bad_ways import check_sentence
+from tests.integration.rpc_certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,8 +63,8 @@ def collected() -> Iterator[None]:
     yield from collect()
 
 
-def works(router: Router) -> None:
-    with router.infer("double", {"x": X}, timeout_s=5.0) as reply:
+def works(router: Router, timeout_s: float = 5.0) -> None:
+    with router.infer("double", {"x": X}, timeout_s=timeout_s) as reply:
         assert np.array_equal(reply["y"], 2 * X)
 
 
@@ -213,3 +217,43 @@ def test_a_router_of_the_parent_says_so_after_a_fork(node: NodeProcess) -> None:
         assert (name, fate) == (RouterUsedAfterFork.__name__, Fate.NEVER_RAN)
         check_sentence(text, "parent process", "call Router.connect again")
         works(router)
+
+
+# Callers that the node does not let in.
+
+
+def _to(registry: str, rpc: RpcConfig) -> Router:
+    return Router.connect(registry, config=RouterConfig(link=LinkConfig(local=False, rpc_config=rpc)), timeout_s=1.0)
+
+
+def _not_let_in(registry: str, rpc: RpcConfig, *words: str) -> None:
+    with _to(registry, rpc) as router:
+        with pytest.raises(Unavailable) as caught:
+            works(router, SHORT_S)
+        assert caught.value.fate is Fate.NEVER_RAN
+        check_sentence(caught.value, *words)
+
+
+def test_a_token_that_is_missing_or_wrong(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "node.toml").write_text('rpc_token = "open sesame"')
+    registry = f"dir:{tmp_path / 'registry'}"
+    with NodeProcess(tmp_path, registry, folder / "models", "--config", str(tmp_path / "node.toml")) as node:
+        node.wait_ready()
+        for token in ("", "sesame"):
+            _not_let_in(registry, RpcConfig(token=token), "set the rpc token")
+        with _to(registry, RpcConfig(token="open sesame")) as router:
+            works(router)
+
+
+def test_certificates_that_are_missing_or_of_another_authority(tmp_path: Path, folder: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    files = authority.issue("server")
+    words = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key))
+    registry = f"dir:{tmp_path / 'registry'}"
+    with NodeProcess(tmp_path, registry, folder / "models", *words) as node:
+        node.wait_ready()
+        _not_let_in(registry, RpcConfig(), "tls needs authority", "name the PEM file")
+        _not_let_in(registry, RpcConfig(tls=TlsFiles(tmp_path / "none.pem")), "cannot be read", "none.pem")
+        _not_let_in(registry, RpcConfig(tls=TlsFiles(stranger.file)), "certificates", "check the authority")
+        with _to(registry, RpcConfig(tls=TlsFiles(authority.file))) as router:
+            works(router)
