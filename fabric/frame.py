@@ -39,6 +39,9 @@ __all__ = [
 ]  # fmt: skip
 
 NO_SLOT = (1 << 64) - 1
+MAYBE_SECOND = 1
+"""Flag of an ERROR: an executor died as it answered, so its caller may have an answer, and then drops this one."""
+_FLAGS_AT = 10
 
 
 _REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT = "QQQQQQIHBB", "QQQQQIIIII", "QQQQQHBBI"
@@ -165,16 +168,21 @@ def encode_reply(frame: ReplyFrame) -> bytes:
     return seal(_WHOLE_REPLY.pack(*header, frame.node_epoch, *loads, *places, *times, len(descriptors)) + descriptors)
 
 
-def encode_error(frame: ErrorFrame) -> bytes:
+def encode_error(frame: ErrorFrame, flags: int = 0) -> bytes:
     """Encodes the final answer of a request that has no reply; a long message is cut to 4 KiB."""
     error, load = frame.error, frame.load
     text = str(error).encode(errors="replace")[:4096]
     needed = error.needed_bytes if isinstance(error, ReplyTooLarge) else 0
     size = check_size(HEADER_BYTES + _ERROR.size + len(text))
-    header = (VERSION, _ERROR_KIND, 0, size, frame.client_id, frame.request_no, 0)
+    header = (VERSION, _ERROR_KIND, flags, size, frame.client_id, frame.request_no, 0)
     loads = (load.sequence, load.accepted, load.outstanding_us)
     known = (needed, error.code, error.fate, 0, load.executors)
     return seal(_WHOLE_ERROR.pack(*header, frame.node_epoch, *loads, *known) + text)
+
+
+def may_be_second(frame: bytes) -> bool:
+    """Whether a final frame says that its request may have had one already; the frame is not checked yet."""
+    return len(frame) >= HEADER_BYTES and frame[_FLAGS_AT] & MAYBE_SECOND != 0
 
 
 def decode_request(frame: bytes, header: Header) -> RequestFrame:

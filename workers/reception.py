@@ -22,7 +22,7 @@ from fabric.errors import (
     ResourceExhausted,
     StaleEpoch,
 )
-from fabric.frame import ErrorFrame, Load, RequestFrame, decode_request, encode_error
+from fabric.frame import MAYBE_SECOND, ErrorFrame, Load, RequestFrame, decode_request, encode_error
 from workers.admission import DEFAULT_LEVEL, Admission, ModelQueue, check_places
 from workers.dedupe import Dedupe, Finished
 from workers.handover import DELIVERED, KEPT, RAN
@@ -171,9 +171,8 @@ class Reception:  # mutable: the node's requests
     def lost(self, job: Job, why: str, *, answered: bool) -> None:
         """A job's executor ended while it ran. An idempotent request may come again, until it is poison."""
         if job.resend:
-            self._refuse(
-                job, ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
-            )
+            gone = ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
+            self._refuse(job, gone, MAYBE_SECOND)
             return
         self._suspects.was_running(job.client_id, job.request_no)
         self._admission.over(job)
@@ -185,7 +184,8 @@ class Reception:  # mutable: the node's requests
         else:
             frame = self._error_frame(job.client_id, job.request_no, error)
             client.ended(job.request_no, Finished(frame, monotonic(), None))
-        self._refuse(job, error, to_first=not answered)
+        # It may have died between sending its answer and noting so: a caller that has one drops this.
+        self._refuse(job, error, MAYBE_SECOND, to_first=not answered)
 
     def came_back(self, job: Job) -> None:
         """A job that was never begun waits again, unless nobody does."""
@@ -270,17 +270,17 @@ class Reception:  # mutable: the node's requests
         self._dedupe.clients[job.client_id].never_ran(job.request_no)
         self._refuse(job, error)
 
-    def _refuse(self, job: Job, error: OverspillError, *, to_first: bool = True) -> None:
-        frame = self._error_frame(job.client_id, job.request_no, error)
+    def _refuse(self, job: Job, error: OverspillError, flags: int = 0, *, to_first: bool = True) -> None:
+        frame = self._error_frame(job.client_id, job.request_no, error, flags)
         if to_first:
             job.asked.socket.send(frame)
         for waiter in job.attached:
             waiter.socket.send(frame)
 
-    def _error_frame(self, client_id: int, request_no: int, error: OverspillError) -> bytes:
+    def _error_frame(self, client_id: int, request_no: int, error: OverspillError, flags: int = 0) -> bytes:
         client = self._dedupe.clients.get(client_id)
         load = self._load(client.accepted if client is not None else 0, 0)
-        return bytes(encode_error(ErrorFrame(client_id, request_no, self._epoch, error, load)))
+        return encode_error(ErrorFrame(client_id, request_no, self._epoch, error, load), flags)
 
     def _arm_expiry(self) -> None:
         at_s = self._admission.next_expiry_s()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric.errors import Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
-from fabric.frame import ErrorFrame, ReplyFrame, decode_final, pack_request
+from fabric.frame import ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
 from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN
@@ -165,6 +165,17 @@ def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -
         call.model,
         layout.encoded,
     )
+
+
+def is_second(frame: bytes, expected: RequestId) -> bool:
+    """Whether a frame is the second answer of an earlier request, which the node could not know to be answered."""
+    if not may_be_second(frame):
+        return False
+    try:
+        final = decode_final(frame)
+    except ProtocolError:
+        return False  # whoever reads it tells what is wrong
+    return (final.client_id, final.request_no) != (expected.client_id, expected.request_no)
 
 
 def read_final(frame: bytes, expected: RequestId, places: Places) -> tuple[ReplyFrame, Layout] | OverspillError:

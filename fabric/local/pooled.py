@@ -20,6 +20,7 @@ from fabric.local.exchange import (
     Places,
     ReplySizes,
     answer_of,
+    is_second,
     read_final,
     request_frame,
     small_reply_bytes,
@@ -122,6 +123,8 @@ class PooledSocket:  # mutable: carries one request after the other
             frame = receive_now(self.sock)
             if frame is None:
                 return False
+            if frame and is_second(frame, self.request):
+                return False
             if frame:
                 read_final(frame, self.request, self.places)
                 self.places.settle()
@@ -171,6 +174,9 @@ class PooledSocket:  # mutable: carries one request after the other
             except OSError:
                 answer = b""
             if answer:
+                if is_second(answer, call.id):
+                    budget_us = deadline.remaining_us(time.monotonic())
+                    continue
                 return answer
             self.fault = _GONE
             raise NodeLost(_GONE)
