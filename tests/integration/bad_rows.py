@@ -153,8 +153,8 @@ def _times() -> tuple[Row, ...]:
         Row("priority below", "double", {"x": X}, words=("priority is -1", "0 to 255"), priority=-1, kinds=ROUTERS),
         Row("half a priority", "double", {"x": X}, words=("1.5", "0 to 255"), priority=1.5,  # type: ignore[arg-type]
             kinds=ROUTERS),
-        Row("priority in words", "double", {"x": X}, words=("'high'", "0 to 255"), priority="high",  # type: ignore[arg-type]
-            kinds=ROUTERS),
+        Row("priority in words", "double", {"x": X}, words=("'high'", "0 to 255"), kinds=ROUTERS,
+            priority="high"),  # type: ignore[arg-type]
     )  # fmt: skip
 
 
