@@ -63,6 +63,9 @@ from workers.lifeline import end_with
 from workers.repository import read_repository
 
 HEARTBEAT_S = 0.1
+SMALL_REPLY_BYTES = 64 * 1024
+"""Replies below this are kept in our own memory (2 us at most); a caller of larger ones keeps the slot as it is until
+the request is acknowledged."""
 LAPSE_NS = 5_000_000_000
 
 
@@ -154,8 +157,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             if task.flags & RESEND:
                 final, flags = self._again(task, request)
             else:
-                kept = self._run(task, request, began_ns)
-                final = self._final(task, request, kept, began_ns)
+                kept, in_slot = self._run(task, request, began_ns)
+                if in_slot:
+                    final = self._reply(task, request, kept, max(0, began_ns - task.arrived_ns) // 1000)
+                else:
+                    final = self._too_large(task, request, len(kept.memory))
                 flags, compute_us = RAN | KEPT, kept.compute_us
         except OverspillError as error:
             final = self._error(task, request, error)
@@ -183,7 +189,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         except OSError:
             return False  # the tenant is gone; the node learns it from its own end
 
-    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> KeptReply:
+    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> tuple[KeptReply, bool]:
+        """Runs a task; gives its reply, and whether that fitted the slot given for it."""
         if began_ns >= task.deadline_ns:
             raise DeadlineExceeded("the time was over before the request could begin; give it more", Fate.NEVER_RAN)
         model = self._models.get(request.model)
@@ -197,16 +204,13 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         place = self._places[task.tenant_no]
         slot = _slot(place, request)
         run = model.run(plan, place.readonly, request.body_offset, slot)
-        if run.aside is None:
-            memory, tenant_no = slot[: run.layout.body_bytes], task.tenant_no
-        else:
+        memory, tenant_no = slot[: run.layout.body_bytes], task.tenant_no
+        if run.aside is not None:
             memory, tenant_no = memoryview(run.aside), 0
-        return KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9)
-
-    def _final(self, task: Task, request: RequestFrame, kept: KeptReply, began_ns: int) -> bytes:
-        if not kept.tenant_no:
-            return self._too_large(task, request, len(kept.memory))
-        return self._reply(task, request, kept, max(0, began_ns - task.arrived_ns) // 1000)
+        elif len(memory) < SMALL_REPLY_BYTES:
+            # Its slot may serve the next call as soon as this one is answered, while the same id is asked again.
+            memory, tenant_no = memoryview(bytes(memory)), 0
+        return KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9), run.aside is None
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
         """Sends a kept reply once more, into the slot that is asked for now."""

@@ -1,8 +1,8 @@
 """The replies that an executor can send once more: where each lies, until it is acknowledged or its minute is over.
 
-A reply stays in the slot it was written to, which its tenant may not reuse before it has the final frame; one that did
-not fit, or whose tenant left, lies in the executor's own memory, within bounds. This module never sends and reads no
-clock. Read `workers/executor.py` next.
+A large reply stays in the slot it was written to, which its tenant does not reuse while the same id may be asked again;
+one that is small, did not fit, or whose tenant left, lies in the executor's own memory, within bounds. This module
+never sends and reads no clock. Read `workers/executor.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
