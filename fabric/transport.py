@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from fabric.deadline import Deadline
@@ -44,8 +44,7 @@ class PeerFacts:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):  # made for each request, as its answer: a named tuple costs a third of a frozen dataclass
     """One attempt of one request. `ack_no`: the caller has the final answers of all its requests below it.
     `reply_bytes` is a guess of the reply's size; a reply that is larger costs one more round trip, never a second run.
     """
@@ -59,8 +58,7 @@ class Call:
     reply_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):  # made for each request
     """A reply as a channel delivers it. `memory` holds the body: small bytes, or a lease that the holder releases."""
 
     layout: Layout

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -185,4 +185,4 @@ class Holdings:  # mutable: what replies hold of each arena
 def _copied(answer: Answer, lease: Lease) -> Answer:
     memory = bytes(lease.view[: answer.layout.body_bytes])
     lease.release()
-    return replace(answer, memory=memory)
+    return answer._replace(memory=memory)

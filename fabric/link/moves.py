@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fabric.errors import (
@@ -101,7 +100,7 @@ class Moves:  # mutable: one request on its way
         if not self._count:
             return call
         self._wiring.moved += 1
-        return replace(call, attempt=min(attempt.attempt + 1, _ATTEMPT_MAX))
+        return call._replace(attempt=min(attempt.attempt + 1, _ATTEMPT_MAX))
 
     def _wait(self, deadline: Deadline) -> Channel:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def leased(arena: Arena, rows: int = 16_384) -> Answer:
     layout = small_body(sources).layout
     lease = Lease.of(arena, layout.body_bytes)
     write_tensors(lease.view, layout, sources)
-    return replace(answer(), layout=layout, memory=lease)
+    return answer()._replace(layout=layout, memory=lease)
 
 
 def reply_of(made: Answer) -> Reply:
