@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
+from zlib import crc32
 
 from fabric.errors import OverspillError, ProtocolError, ReplyTooLarge, from_wire
 from fabric.header import (
     CHECKED_FORMAT,
+    CRC_FROM,
     FRAME_BYTES_MAX,
     HEADER_BYTES,
+    HEADER_FORMAT,
     MAGIC,
     VERSION,
     VERSION_OLDEST,
@@ -51,6 +55,8 @@ _REQUEST, _REPLY, _ERROR = (struct.Struct("<" + part) for part in (_REQUEST_FORM
 _WHOLE_REQUEST, _WHOLE_REPLY, _WHOLE_ERROR = (
     struct.Struct(CHECKED_FORMAT + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT)
 )
+_SEALED_REPLY = struct.Struct(HEADER_FORMAT + _REPLY_FORMAT)
+_SEALED_REPLY_BYTES = _SEALED_REPLY.size
 _REQUEST_KIND, _REPLY_KIND, _ERROR_KIND = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.ERROR)
 
 
@@ -127,14 +133,21 @@ def pack_request(  # noqa: PLR0917 - one argument per field of the frame, in its
     descriptors: bytes,
 ) -> bytes:
     """Encodes a request from the fields of a `RequestFrame`, in its order: the hot path of a client needs no value."""
+    tail, size, descriptors_bytes, name_bytes = _request_tail(model, descriptors)
+    fixed = _WHOLE_REQUEST.pack(
+        VERSION, _REQUEST_KIND, 0, size, client_id, request_no, body_bytes,
+        node_epoch, budget_us, ack_no, body_offset, reply_offset, reply_capacity,
+        descriptors_bytes, name_bytes, priority, attempt,
+    )  # fmt: skip
+    return seal(fixed + tail)
+
+
+@lru_cache(maxsize=256)  # a client asks few models in few shapes
+def _request_tail(model: str, descriptors: bytes) -> tuple[bytes, int, int, int]:
+    """What follows the fixed part of a request; the bytes of the whole frame, of the descriptors, and of the name."""
     name = model.encode(errors="surrogatepass")  # what is no text is no model's name: the node says so
-    name_bytes, descriptors_bytes = len(name), len(descriptors)
-    size = check_size(HEADER_BYTES + _REQUEST.size + name_bytes + descriptors_bytes)
-    header = (VERSION, _REQUEST_KIND, 0, size, client_id, request_no, body_bytes)
-    places = (body_offset, reply_offset, reply_capacity)
-    sizes = (descriptors_bytes, name_bytes, priority, attempt)
-    fixed = _WHOLE_REQUEST.pack(*header, node_epoch, budget_us, ack_no, *places, *sizes)
-    return seal(fixed + name + descriptors)
+    size = check_size(HEADER_BYTES + _REQUEST.size + len(name) + len(descriptors))
+    return name + descriptors, size, len(descriptors), len(name)
 
 
 def encode_request(frame: RequestFrame) -> bytes:
@@ -214,6 +227,23 @@ def decode_error(frame: bytes, header: Header) -> ErrorFrame:
 
 def decode_final(frame: bytes) -> ReplyFrame | ErrorFrame:
     """Checks and reads the final frame of a request, whichever it is. Raises ProtocolError for anything else."""
+    if len(frame) >= _SEALED_REPLY_BYTES:  # a sound reply is read in one step; what is not is told below
+        (
+            magic, crc, version, kind, _, size, client_id, request_no, body_bytes,
+            epoch, sequence, accepted, outstanding, reply_at, executors, generation, queue_us, compute_us, rest_bytes,
+        ) = _SEALED_REPLY.unpack_from(frame)  # fmt: skip
+        if (
+            kind == _REPLY_KIND
+            and magic == MAGIC
+            and version == VERSION
+            and size == len(frame) == _SEALED_REPLY_BYTES + rest_bytes <= FRAME_BYTES_MAX
+            and crc32(frame[CRC_FROM:]) == crc
+        ):
+            load = Load(sequence, accepted, outstanding, executors)
+            return ReplyFrame(
+                client_id, request_no, epoch, body_bytes, reply_at, generation, queue_us, compute_us,
+                load, frame[_SEALED_REPLY_BYTES:],
+            )  # fmt: skip
     kind, _, _, client_id, request_no, body_bytes = unpack_header(frame)
     if kind == _REPLY_KIND:
         return _reply(frame, client_id, request_no, body_bytes)

@@ -39,10 +39,12 @@ class Kind(IntEnum):
     DONE = 11  # executor to node: the final frame of a task, wrapped
 
 
-_HEADER = struct.Struct("<4sIBBHIQQQ")
+HEADER_FORMAT = "<4sIBBHIQQQ"
+"""Magic, the checksum of all that follows it, and what `CHECKED_FORMAT` names."""
+_HEADER = struct.Struct(HEADER_FORMAT)
 HEADER_BYTES = _HEADER.size  # 40
 _UNCHECKED = struct.Struct("<4sI")  # the header's first part: magic, and the checksum of all that follows it
-_CRC_FROM = _UNCHECKED.size
+CRC_FROM = _UNCHECKED.size
 CHECKED_FORMAT = "<BBHIQQQ"
 """The rest of it: version, kind, flags, bytes of the frame, client id, request number, bytes of the body."""
 _CHECKED = struct.Struct(CHECKED_FORMAT)
@@ -102,7 +104,7 @@ def unpack_header(frame: bytes) -> tuple[int, int, int, int, int, int]:
         )
     if size != len(frame) or size > FRAME_BYTES_MAX:
         raise ProtocolError(f"a frame says {size} bytes and has {len(frame)}; the peer must send whole frames")
-    if crc32(frame[_CRC_FROM:]) != crc:
+    if crc32(frame[CRC_FROM:]) != crc:
         raise ProtocolError("a frame's checksum is wrong: it was changed on the way, so its channel must be closed")
     if kind not in _KINDS:
         raise ProtocolError(f"a frame is of unknown kind {kind}; update the older side")

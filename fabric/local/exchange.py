@@ -43,10 +43,11 @@ def small_reply_bytes(arena: Arena) -> int:
 class ReplySizes:  # mutable: learns
     """What replies of a model took lately, per model and power of two of the input, so that the first guess fits."""
 
-    __slots__ = ("_sizes",)
+    __slots__ = ("_sizes", "known")
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[str, int], int] = {}
+        self.known = False  # whether anything was learned: most callers never need to ask
 
     def guess(self, call: Call) -> int:
         """Bytes to give for the reply."""
@@ -55,6 +56,7 @@ class ReplySizes:  # mutable: learns
 
     def learn(self, call: Call, needed_bytes: int) -> None:
         """A reply needed more than was given. Forgets the oldest model when the table is full."""
+        self.known = True
         if len(self._sizes) >= _LEARNED_MAX:
             self._sizes.pop(next(iter(self._sizes)), None)
         self._sizes[call.model, call.body.layout.body_bytes.bit_length()] = needed_bytes
@@ -64,15 +66,16 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
     """Where one attempt's input and reply lie, and which slots the node may use until its final frame.
 
     `input_at` and `reply_at` are offsets into the arena, `capacity` is the room for the reply, in bytes, and `out` says
-    whether a final frame is owed.
+    whether a final frame is owed. `leased`: one of them lies in a slot of its own, which is to be lent and let go; a
+    socket's own small slots are neither.
     """
 
-    __slots__ = ("_copy", "_input", "_lent", "arena", "capacity", "input_at", "out", "reply", "reply_at")
+    __slots__ = ("_copy", "_input", "_lent", "arena", "capacity", "input_at", "leased", "out", "reply", "reply_at")
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.input_at = self.reply_at = self.capacity = 0
-        self.out = False
+        self.out = self.leased = False
         self.reply: Lease | None = None
         self._input: Slot | None = None
         self._copy: Lease | None = None
@@ -91,6 +94,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
             self._copy = Lease.of(self.arena, nbytes)
             self._input = self._copy.slot
             self._copy.view[:nbytes] = call.body.view()
+        self.leased = True
         self.input_at = self._input.offset
 
     def put_reply(self, nbytes: int) -> None:
@@ -98,6 +102,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         if self.reply is not None:
             self.reply.release()
         self.reply = Lease.of(self.arena, nbytes)
+        self.leased = True
         self.reply_at, self.capacity = self.reply.slot.offset, self.reply.slot.nbytes
 
     def grow_reply(self, needed_bytes: int) -> None:
@@ -145,6 +150,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         if self.reply is not None:
             self.reply.release()
         self._input = self._copy = self.reply = None
+        self.leased = False
 
 
 def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytes:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import socket
 
     from fabric.deadline import Deadline
+    from fabric.frame import ReplyFrame
+    from fabric.layout import Layout
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.transport import Answer, Call
@@ -49,9 +51,11 @@ class PooledSocket:  # mutable: carries one request after the other
 
     __slots__ = (
         "_input",
+        "_input_at",
         "_input_view",
         "_poll",
         "_reply",
+        "_reply_at",
         "_reply_view",
         "_small_bytes",
         "_small_reply_bytes",
@@ -72,6 +76,7 @@ class PooledSocket:  # mutable: carries one request after the other
         self._reply = Lease.of(arena, self._small_bytes)
         self._input_view = self._input.view
         self._reply_view = self._reply.view
+        self._input_at, self._reply_at = self._input.offset, self._reply.offset
         # poll, not SO_RCVTIMEO, which begins anew after each signal: 0.7 us more, and a deadline that holds.
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -81,26 +86,25 @@ class PooledSocket:  # mutable: carries one request after the other
         places = self.places
         self._place(call, sizes)
         for _ in range(GROWTHS_MAX):
-            frame = self._ask(call, deadline, node_epoch)
-            try:
-                final = read_final(frame, call.id, places)
-            except ProtocolError as error:
-                self.fault = str(error)
-                raise
+            final = self._ask(call, deadline, node_epoch)
             self.request = None
             if not isinstance(final, ReplyTooLarge):
                 break
             sizes.learn(call, final.needed_bytes)
             places.grow_reply(final.needed_bytes)
-        places.settle()
+        if places.leased:
+            places.settle()
+        else:
+            places.out = False
         if isinstance(final, OverspillError):
             raise final
         reply, layout = final
-        if places.reply is not None:
-            return take_leased_reply(reply, layout, places)
-        places.let_go()
+        if places.leased:
+            if places.reply is not None:
+                return take_leased_reply(reply, layout, places)
+            places.let_go()
         start = reply.reply_offset - places.reply_at
-        return answer_of(reply, layout, bytes(self._reply_view[start : start + reply.body_bytes]))
+        return answer_of(reply, layout, bytes(self._reply_view[start : start + layout.body_bytes]))
 
     def cancel(self, request: RequestId) -> None:
         """Asks for an early end. Safe from any thread: a request that ended meanwhile is none the node knows."""
@@ -140,23 +144,27 @@ class PooledSocket:  # mutable: carries one request after the other
         memory = call.body.memory
         if type(memory) is bytes and len(memory) <= self._small_bytes:
             self._input_view[: len(memory)] = memory
-            places.input_at = self._input.slot.offset
+            places.input_at = self._input_at
         else:
             places.put_input(call)
-        guess = sizes.guess(call)
+        guess = sizes.guess(call) if sizes.known else call.reply_bytes
         if guess <= self._small_reply_bytes:
-            places.reply_at, places.capacity = self._reply.slot.offset, self._small_reply_bytes
+            places.reply_at, places.capacity = self._reply_at, self._small_reply_bytes
         else:
             places.put_reply(guess)
 
-    def _ask(self, call: Call, deadline: Deadline, node_epoch: int) -> bytes:
-        """Sends the request and returns the final frame, unread."""
+    def _ask(self, call: Call, deadline: Deadline, node_epoch: int) -> tuple[ReplyFrame, Layout] | OverspillError:
+        """Sends the request and reads its final frame."""
+        places = self.places
         now = time.monotonic()
         budget_us = int((deadline.at_s - now) * 1e6)
         if budget_us <= 0:
             raise DeadlineExceeded("the time was over before the request was sent; give more time", Fate.NEVER_RAN)
-        frame = request_frame(call, node_epoch, budget_us, self.places)
-        self.places.lend()
+        frame = request_frame(call, node_epoch, budget_us, places)
+        if places.leased:
+            places.lend()
+        else:
+            places.out = True
         self.request = call.id
         try:
             self.sock.send(frame, _SEND)
@@ -173,11 +181,14 @@ class PooledSocket:  # mutable: carries one request after the other
                 continue
             except OSError:
                 answer = b""
-            if answer:
-                if is_second(answer, call.id):
-                    budget_us = deadline.remaining_us(time.monotonic())
-                    continue
-                return answer
-            self.fault = _GONE
-            raise NodeLost(_GONE)
+            if not answer:
+                self.fault = _GONE
+                raise NodeLost(_GONE)
+            try:
+                return read_final(answer, call.id, places)
+            except ProtocolError as error:
+                if not is_second(answer, call.id):
+                    self.fault = str(error)
+                    raise
+            budget_us = deadline.remaining_us(time.monotonic())
         raise DeadlineExceeded(f"no answer came within {deadline.at_s - now:.3f} s; give more time")
