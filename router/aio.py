@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from fabric.deadline import Deadline
 from fabric.errors import OverspillError
-from router.client import CONNECT_TIMEOUT_S, check_priority, lease_inputs
+from router.client import CONNECT_TIMEOUT_S, lease_inputs
 from router.dispatch import Attempt
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
@@ -48,11 +47,9 @@ class AsyncRouter:
         """Sends `inputs` and returns the reply; takes and raises what `Router.infer` does. Cancelling it cancels the
         request."""
         core = self._core
-        core.check_usable()
-        deadline = Deadline.after(timeout_s, core.clock())
-        offer = core.offer(model)
+        offer, deadline = core.admit(model, timeout_s, priority)
         body = core.staging.stage(offer.facts, inputs)
-        return await self._run(core.life(model, body, deadline, check_priority(priority), offer.idempotent))
+        return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
     def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> AsyncPrepared:
         """Leases the inputs that the model declares, as `Router.prepare` does."""
@@ -60,10 +57,8 @@ class AsyncRouter:
 
     async def _send(self, model: str, body: Body, timeout_s: float, priority: int) -> Reply:
         core = self._core
-        core.check_usable()
-        deadline = Deadline.after(timeout_s, core.clock())
-        idempotent = core.offer(model).idempotent
-        return await self._run(core.life(model, body, deadline, check_priority(priority), idempotent))
+        offer, deadline = core.admit(model, timeout_s, priority)
+        return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
     async def _run(self, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
         return await asyncio.wrap_future(self._opened.background.submit(_drive(life)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from fabric.deadline import Deadline
 from fabric.errors import InvalidArgument, OverspillError
 from router.dispatch import Attempt
 from router.inputs import declared_specs
@@ -58,11 +57,9 @@ class Router:
         anything is sent; DeadlineExceeded after `timeout_s`; Unavailable when no node could take it.
         """
         core = self._core
-        core.check_usable()
-        deadline = Deadline.after(timeout_s, core.clock())
-        offer = core.offer(model)
+        offer, deadline = core.admit(model, timeout_s, priority)
         body = core.staging.stage(offer.facts, inputs)
-        return _drive(core, core.life(model, body, deadline, check_priority(priority), offer.idempotent))
+        return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
 
     def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> Prepared:
         """Leases the inputs that the model declares, to be written in place and sent uncopied.
@@ -74,9 +71,8 @@ class Router:
 
     def _send(self, model: str, body: Body, timeout_s: float, priority: int) -> Reply:
         core = self._core
-        core.check_usable()
-        deadline = Deadline.after(timeout_s, core.clock())
-        return _drive(core, core.life(model, body, deadline, check_priority(priority), core.offer(model).idempotent))
+        offer, deadline = core.admit(model, timeout_s, priority)
+        return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
 
     def models(self) -> tuple[str, ...]:
         """The names of the models that nodes take requests for, sorted."""
@@ -123,13 +119,6 @@ def _drive(core: Core, life: Generator[Attempt | Wait, Answer | OverspillError |
         return reply
     finally:
         life.close()  # Ctrl-C in the middle of a call settles the books too
-
-
-def check_priority(priority: int) -> int:
-    """The priority. Raises InvalidArgument unless it fits a byte."""
-    if not isinstance(priority, int) or not 0 <= priority <= 255:
-        raise InvalidArgument(f"priority is {priority!r}; give a whole number from 0 to 255")
-    return priority
 
 
 def lease_inputs(core: Core, model: str, rows: int | None, dims: Mapping[str, tuple[int, ...]]) -> _Inputs:

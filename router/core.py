@@ -14,7 +14,8 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from fabric import errors
-from fabric.errors import OverspillError, ResourceExhausted
+from fabric.deadline import Deadline
+from fabric.errors import InvalidArgument, OverspillError, ResourceExhausted
 from fabric.message import RequestId
 from router.accounting import Accounting, Ticket
 from router.attempt import Attempts
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from random import Random
 
-    from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
     from fabric.message import Body
     from fabric.transport import Answer
@@ -100,6 +100,16 @@ class Core:
     def forked(self) -> bool:
         """Whether this is a child's copy, whose thread and links stayed in the parent."""
         return os.getpid() != self._pid
+
+    def admit(self, model: str, timeout_s: float, priority: int) -> tuple[Offer, Deadline]:
+        """Lets a request begin, or raises RouterClosed, RouterUsedAfterFork, InvalidArgument (a timeout that is none, a
+        priority that fits no byte), UnknownModel or Unavailable."""
+        self.check_usable()
+        deadline = Deadline.after(timeout_s, self.clock())
+        offer = self.table.offers.get(model) or self.offer(model)
+        if not isinstance(priority, int) or not 0 <= priority <= 255:
+            raise InvalidArgument(f"priority is {priority!r}; give a whole number from 0 to 255")
+        return offer, deadline
 
     def offer(self, model: str) -> Offer:
         """Who offers the model, and what is known of it. Raises UnknownModel or Unavailable."""

@@ -64,9 +64,9 @@ class TransportLine:  # mutable: learns
 
     def learn(self, nbytes: int, took_ms: float, now: float) -> None:
         """Takes in one round trip of `nbytes` both ways together."""
-        self.samples += 1
+        samples = self.samples = self.samples + 1
         self._at_s = now
-        weight = _ALPHA if self.samples > 10 else 1.0 / self.samples
+        weight = _ALPHA if samples > 10 else 1.0 / samples
         off_mib, off_ms = nbytes / _MIB - self._mean_mib, took_ms - self._mean_ms
         step = weight * off_mib
         self._mean_mib += step
@@ -78,25 +78,22 @@ class TransportLine:  # mutable: learns
     def predict_ms(self, nbytes: int, now: float) -> float:
         """What a round trip of `nbytes` should take. A bad figure that nobody checked fades towards the usual one: the
         first call of a connection is often slow."""
-        unchecked_s = now - self._at_s - _FRESH_S
-        if self.samples and unchecked_s < 0.0:
-            return self._measured_ms(nbytes)
         fixed_ms, per_mib = self._prior
-        usual_ms = fixed_ms + per_mib * nbytes / _MIB
+        mib = nbytes / _MIB
+        usual_ms = fixed_ms + per_mib * mib
         if not self.samples:
             return usual_ms
-        measured_ms = self._measured_ms(nbytes)
-        if measured_ms <= usual_ms:
+        measured_ms = self._mean_ms
+        slope = (self._covariance + _RIDGE * per_mib) / (self._variance + _RIDGE)
+        if slope > 0.0:
+            measured_ms += slope * (mib - self._mean_mib)
+        if measured_ms <= 0.0:
+            # A line through large sizes may fall below zero at small ones, where the wire's own cost remains.
+            measured_ms = min(fixed_ms, self._mean_ms)
+        unchecked_s = now - self._at_s - _FRESH_S
+        if unchecked_s < 0.0 or measured_ms <= usual_ms:
             return measured_ms
         return usual_ms + (measured_ms - usual_ms) * exp(-unchecked_s / _STALE_S)
-
-    def _measured_ms(self, nbytes: int) -> float:
-        fixed_ms, per_mib = self._prior
-        slope = (self._covariance + _RIDGE * per_mib) / (self._variance + _RIDGE)
-        slope = max(slope, 0.0)
-        predicted = self._mean_ms + slope * (nbytes / _MIB - self._mean_mib)
-        # A line through large sizes may fall below zero at small ones, where the wire's own cost remains.
-        return predicted if predicted > 0.0 else min(fixed_ms, self._mean_ms)
 
 
 class _Mean:  # mutable: learns
@@ -107,8 +104,8 @@ class _Mean:  # mutable: learns
         self.samples = 0
 
     def learn(self, ms: float, now: float) -> None:
-        self.samples += 1
-        self.ms += (_ALPHA if self.samples > 10 else 1.0 / self.samples) * (ms - self.ms)
+        samples = self.samples = self.samples + 1
+        self.ms += (_ALPHA if samples > 10 else 1.0 / samples) * (ms - self.ms)
         self.at_s = now
 
 
@@ -131,7 +128,7 @@ class Kind:  # mutable: learns
     def learn(self, ms: float, reply_bytes: int, now: float) -> None:
         """Takes in one run; the largest reply fades by a sixty-fourth with each smaller one."""
         fading = self.reply_bytes - (self.reply_bytes >> 6) if self._mean.samples else 0
-        self.reply_bytes = max(fading, reply_bytes)
+        self.reply_bytes = max(reply_bytes, fading)
         self._mean.learn(ms, now)
 
     def usual_ms(self) -> float | None:

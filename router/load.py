@@ -84,15 +84,20 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         self._sequence = load.sequence
         self._reported_ms = load.outstanding_us / 1000.0
         self._reported_at_s = made_at_s
-        self._executors = max(1, load.executors)
+        self._executors = load.executors or 1
         # The count only grows; a report that lost its place keeps what an earlier one had seen.
-        self._accepted = max(self._accepted, load.accepted)
-        self._sent = max(self._sent, self._accepted)
-        self._unseen_ms = 0.0
+        accepted = load.accepted
+        if accepted > self._accepted:
+            self._accepted = accepted
+            self._sent = max(self._sent, accepted)
+        else:
+            accepted = self._accepted
+        unseen_ms = 0.0
         for dispatch in reversed(self._out):
-            if dispatch.number <= self._accepted:
+            if dispatch.number <= accepted:
                 break
-            self._unseen_ms += dispatch.work_ms
+            unseen_ms += dispatch.work_ms
+        self._unseen_ms = unseen_ms
         return True
 
     def _renumber(self, over: int) -> None:

@@ -49,11 +49,37 @@ class Trace:
 class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
     """Outputs by name, as read-only numpy arrays; `with` closes it. BYTES outputs are object arrays of bytes."""
 
-    __slots__ = ("__weakref__", "_answer", "_arrays", "_attempts", "_id", "_picked", "_round_trip_ms", "_trace")
+    __slots__ = (
+        "__weakref__",
+        "_arrays",
+        "_attempts",
+        "_compute_us",
+        "_generation",
+        "_id",
+        "_lane",
+        "_layout",
+        "_memory",
+        "_picked",
+        "_queue_us",
+        "_round_trip_ms",
+        "_trace",
+        "_wire",
+    )
 
     def __init__(self, answer: Answer, attempt: Attempt, attempts: int) -> None:
-        self._answer: Answer | None = answer
-        # Not the attempt itself: it holds the inputs, whose memory may go back before the reply's does.
+        # Neither the answer nor the attempt is kept, since they hold memory that may go back before the reply does. The
+        # trace is made when somebody reads it: few do.
+        self._memory: bytes | Lease | None
+        (
+            self._layout,
+            self._memory,
+            self._generation,
+            self._queue_us,
+            self._compute_us,
+            _,
+            self._wire,
+            self._lane,
+        ) = answer
         self._id = attempt.call.id
         self._picked = attempt.picked
         self._round_trip_ms = attempt.round_trip_ms
@@ -65,15 +91,12 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
     def trace(self) -> Trace:
         """How this reply came to be; it can be read after `close` too."""
         if self._trace is None:
-            assert self._answer is not None, "close keeps the trace"
-            self._trace = self._make_trace(self._answer)
+            self._trace = self._make_trace()
         return self._trace
 
     def close(self) -> None:
         """Lets go of the outputs. Their memory goes back now, or when the last array that was taken from it is gone."""
-        if self._answer is not None:
-            _ = self.trace
-            self._answer = self._arrays = None
+        self._memory = self._arrays = None
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         arrays = self._opened()
@@ -90,25 +113,25 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
 
     def _opened(self) -> dict[str, np.ndarray[Any, Any]]:
         if self._arrays is None:
-            if self._answer is None:
+            memory, layout = self._memory, self._layout
+            if memory is None:
                 raise InvalidArgument("the reply was closed; read its outputs before that")
-            memory, layout = self._answer.memory, self._answer.layout
             view = memory.view if isinstance(memory, Lease) else memoryview(memory)
             self._arrays = {spec.name: array for spec, array in zip(layout.specs, tensors(view, layout), strict=True)}
         return self._arrays
 
-    def _make_trace(self, answer: Answer) -> Trace:
-        queue_ms, compute_ms = answer.queue_us / 1000.0, answer.compute_us / 1000.0
+    def _make_trace(self) -> Trace:
+        queue_ms, compute_ms = self._queue_us / 1000.0, self._compute_us / 1000.0
         return Trace(
             request_id=str(self._id),
             worker=self._picked.worker.name,
-            wire=answer.wire.value,
-            lane=answer.lane,
+            wire=self._wire.value,
+            lane=self._lane,
             attempts=self._attempts,
             queue_ms=queue_ms,
             compute_ms=compute_ms,
             transport_ms=max(0.0, self._round_trip_ms - queue_ms - compute_ms),
-            generation=answer.generation,
+            generation=self._generation,
             price=Price.of(self._picked.terms),
             candidates=self._picked.candidates,
         )
@@ -122,9 +145,9 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
         self.close()
 
     def __repr__(self) -> str:
-        if self._answer is None:
+        if self._memory is None:
             return "<Reply, closed>"
-        outputs = (f"{spec.name} {spec.dtype.name}{list(spec.shape)}" for spec in self._answer.layout.specs)
+        outputs = (f"{spec.name} {spec.dtype.name}{list(spec.shape)}" for spec in self._layout.specs)
         return f"<Reply of {', '.join(outputs)} from {self._picked.worker.name}>"
 
 
