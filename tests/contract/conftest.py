@@ -77,11 +77,3 @@ def own_client(own_world: World, caller: Caller) -> Iterator[Client]:
 def pool() -> Bytes:
     """Seeded bytes; requests take their bodies from it, so that answers can be compared in place."""
     return np.random.default_rng(SEED).integers(0, 256, POOL_BYTES, np.uint8)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A call of grpcio's blocking stub that a signal's handler interrupts stays until the process ends: its handle is
-    out of reach, and the stub that has one costs each call another thread."""
-    for item in items:
-        if item.name.startswith("test_interrupted_in_the_middle[rpc"):
-            item.add_marker(pytest.mark.leaks("grpcio keeps the interrupted call"))
