@@ -102,7 +102,8 @@ def may_retry(error: OverspillError, idempotent: bool) -> bool:
 
 
 class Attempts:  # mutable: the state of one request
-    """The machine of one request. `backoff(n)` gives the seconds to wait after attempt n."""
+    """The machine of one request. `backoff(n)` gives the seconds to wait after attempt n; `request_no` is its number
+    while it is counted as out, else 0."""
 
     __slots__ = (
         "_attempts_max",
@@ -116,6 +117,7 @@ class Attempts:  # mutable: the state of one request
         "deadline",
         "idempotent",
         "model",
+        "request_no",
         "state",
     )
 
@@ -125,6 +127,7 @@ class Attempts:  # mutable: the state of one request
         self.model = model
         self.deadline = deadline
         self.idempotent = idempotent
+        self.request_no = 0
         self.count = 0
         self.avoid: tuple[str, ...] = ()
         self.state = State.READY

@@ -2,7 +2,7 @@
 
 `Core.life` yields what is to be done (send this `Attempt`, `Wait` so long) and is sent the outcome. It holds all
 decisions, so that the two clients cannot differ. Whatever ends it early (a cancelled await, Ctrl-C) closes the
-generator, and the context managers in it settle every count. One lock guards workers, prices and counts; it is never
+generator, whose `finally` blocks settle every count. One lock guards workers, prices and counts; it is never
 held over I/O. This module opens no link and sends nothing. Read `router/client.py` and `router/aio.py` next.
 """
 
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from fabric import errors
 from fabric.deadline import Deadline
 from fabric.errors import InvalidArgument, OverspillError, ResourceExhausted
-from fabric.message import RequestId
-from router.accounting import Accounting, Ticket
+from router.accounting import Accounting
 from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
@@ -74,13 +73,13 @@ class Core:
         self.lock = Lock()
         self.changed = Condition(self.lock)
         self.table = Table(config)
-        self.accounting = Accounting(self.lock)
+        self.accounting = Accounting()
         self.budget = RetryBudget(config.retry_budget_ratio, config.retry_budget_min)
         self.holdings = Holdings()
         self.staging = Staging(arena, self._shared_arena, self.holdings.blamed)
         self.closed = False
-        self._dispatcher = Dispatcher(config, self.table, self.accounting, self.lock, rng, clock)
-        self._backoff = FullJitter(config.backoff_first_s, config.backoff_max_s, rng)
+        self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
+        self._backoff_s = FullJitter(config.backoff_first_s, config.backoff_max_s, rng).after
         self._pid = os.getpid()
 
     def execute_with(self, execute: Callable[[tuple[Command, ...]], None]) -> None:
@@ -123,40 +122,43 @@ class Core:
         self, model: str, body: Body, deadline: Deadline, priority: int, idempotent: bool
     ) -> Generator[Attempt | Wait, Answer | OverspillError | None, Reply]:
         """The request, step by step; returns its reply or raises its final error."""
-        attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff.after)
+        attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff_s)
         retrying = False
-        with Ticket(self.accounting) as ticket:
-            request_id = RequestId(self.client_id, ticket.request_no)
-            try:
-                while True:
-                    attempt = self._dispatcher.begin(request_id, model, body, priority, attempts)
-                    if isinstance(attempt, Nobody):
-                        yield Wait(attempts.nobody(attempt.sentence(model), self.clock()), for_worker=True)
-                        self._check_open(attempts)
-                        attempts.woke()
-                        continue
-                    with attempt:
-                        outcome = attempt.outcome = yield attempt
-                    assert outcome is not None, "an attempt that was sent has an outcome"
-                    if not isinstance(outcome, OverspillError):
-                        attempts.answered()
-                        if not isinstance(outcome.memory, bytes):
-                            outcome = self.holdings.admit(outcome, model)
-                        return Reply(outcome, attempt, attempts.count)
-                    if retrying:
-                        self._end_retry()
-                        retrying = False
-                    if type(outcome) is ResourceExhausted:  # of an arena, not of a queue
-                        outcome = self.holdings.blamed(outcome)
-                    delay_s = attempts.failed(outcome, attempt.picked.worker.name, self.clock())
-                    while not (retrying := self._begin_retry()):
-                        yield Wait(attempts.over_budget(self.clock()), for_worker=False)
-                    yield Wait(delay_s, for_worker=False)
+        try:
+            while True:
+                attempt = self._dispatcher.begin(model, body, priority, attempts)
+                if isinstance(attempt, Nobody):
+                    yield Wait(attempts.nobody(attempt.sentence(model), self.clock()), for_worker=True)
                     self._check_open(attempts)
                     attempts.woke()
-            finally:
+                    continue
+                try:
+                    outcome = attempt.outcome = yield attempt
+                finally:
+                    self._dispatcher.end(attempt, attempts)
+                assert outcome is not None, "an attempt that was sent has an outcome"
+                if not isinstance(outcome, OverspillError):
+                    attempts.answered()
+                    if not isinstance(outcome.memory, bytes):
+                        outcome = self.holdings.admit(outcome, model)
+                    return Reply(outcome, attempt, attempts.count)
                 if retrying:
                     self._end_retry()
+                    retrying = False
+                if type(outcome) is ResourceExhausted:  # of an arena, not of a queue
+                    outcome = self.holdings.blamed(outcome)
+                delay_s = attempts.failed(outcome, attempt.picked.worker.name, self.clock())
+                while not (retrying := self._begin_retry()):
+                    yield Wait(attempts.over_budget(self.clock()), for_worker=False)
+                yield Wait(delay_s, for_worker=False)
+                self._check_open(attempts)
+                attempts.woke()
+        finally:
+            if retrying:
+                self._end_retry()
+            if attempts.request_no:  # it ends without an answer
+                with self.lock:
+                    self.accounting.leave(attempts.request_no)
 
     def _check_open(self, attempts: Attempts) -> None:
         if self.closed:

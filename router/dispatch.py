@@ -11,11 +11,12 @@ Read `router/core.py` next.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from discovery.instance import Readiness
 from fabric import errors
 from fabric.errors import OverspillError
+from fabric.message import RequestId
 from fabric.transport import Call
 from router.pick import Nobody, pick
 from router.workers import State
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
     from threading import Lock
-    from types import TracebackType
 
     from fabric.deadline import Deadline
-    from fabric.message import Body, RequestId
+    from fabric.message import Body
     from fabric.transport import Answer
     from router.accounting import Accounting
     from router.attempt import Attempts
@@ -45,16 +45,15 @@ NEUTRAL = (errors.ResourceExhausted, errors.DeadlineExceeded, errors.Cancelled, 
 
 
 class Attempt:  # mutable: its outcome is entered once
-    """One dispatch to one worker, from `with` to its end: send `call` on `link` until `deadline`, and enter the
-    `outcome`. It stays None if the attempt was given up on."""
+    """One dispatch to one worker, from `Dispatcher.begin` to `Dispatcher.end`: send `call` on `link` until `deadline`,
+    and enter the `outcome`. It stays None if the attempt was given up on."""
 
     __slots__ = (
-        "_dispatch",
-        "_dispatcher",
         "_whole",
         "began_s",
         "call",
         "deadline",
+        "dispatch",
         "kind",
         "link",
         "outcome",
@@ -64,7 +63,6 @@ class Attempt:  # mutable: its outcome is entered once
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
         picked: Picked,
         link: WorkerLink,
         call: Call,
@@ -74,25 +72,16 @@ class Attempt:  # mutable: its outcome is entered once
         kind: Kind,
         began_s: float,
     ) -> None:
-        self._dispatcher = dispatcher
-        self._dispatch = dispatch
         self._whole = whole
         self.picked = picked
         self.link = link
         self.call = call
+        self.dispatch = dispatch
         self.deadline = deadline
         self.kind = kind
         self.began_s = began_s
         self.round_trip_ms = 0.0
         self.outcome: Answer | OverspillError | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._dispatcher.end(self, self._dispatch)
 
     @property
     def cut_short(self) -> bool:
@@ -107,10 +96,11 @@ def _nobody_executes(commands: tuple[Command, ...]) -> None:
 class Dispatcher:
     """Begins and ends attempts. `execute` carries out what the table orders, after the lock is let go."""
 
-    __slots__ = ("_accounting", "_clock", "_lock", "_rng", "_sample", "_table", "execute")
+    __slots__ = ("_accounting", "_client_id", "_clock", "_lock", "_rng", "_sample", "_table", "execute")
 
     def __init__(
         self,
+        client_id: int,
         config: RouterConfig,
         table: Table,
         accounting: Accounting,
@@ -118,6 +108,7 @@ class Dispatcher:
         rng: Random,
         clock: Callable[[], float],
     ) -> None:
+        self._client_id = client_id
         self._sample = config.remote_sample
         self._table = table
         self._accounting = accounting
@@ -126,14 +117,15 @@ class Dispatcher:
         self._clock = clock
         self.execute: Callable[[tuple[Command, ...]], None] = _nobody_executes
 
-    def begin(
-        self, request_id: RequestId, model: str, body: Body, priority: int, attempts: Attempts
-    ) -> Attempt | Nobody:
-        """Picks a worker and books the dispatch. Raises UnknownModel or Unavailable before a first attempt."""
+    def begin(self, model: str, body: Body, priority: int, attempts: Attempts) -> Attempt | Nobody:
+        """Picks a worker and books the dispatch; with the first one the request is out. Raises UnknownModel or
+        Unavailable before a first attempt."""
         body_bytes = body.layout.body_bytes
         begun: Attempt | Nobody
         with self._lock:
             now = self._clock()
+            if not attempts.request_no:
+                attempts.request_no = self._accounting.enter()
             offer = self._table.offers.get(model) or self._table.offer(model)
             kind = self._table.work.kind(model, body_bytes)
             reply_bytes = kind.reply_bytes
@@ -147,14 +139,15 @@ class Dispatcher:
                 split = found.candidates > 1 and attempts.idempotent and worker.speed.known(kind)
                 deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
                 number = attempts.count - 1
+                request_id = RequestId(self._client_id, attempts.request_no)
                 call = Call(request_id, model, body, self._accounting.ack_no, priority, number, reply_bytes)
                 dispatch = worker.ahead.sent(worker.speed.full_ms(kind))
-                begun = Attempt(self, found, link, call, dispatch, deadline, attempts.deadline, kind, now)
+                begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now)
         return begun
 
-    def end(self, attempt: Attempt, dispatch: Dispatch) -> None:
-        """Takes a dispatch out of the books and learns from its outcome."""
-        worker, outcome = attempt.picked.worker, attempt.outcome
+    def end(self, attempt: Attempt, attempts: Attempts) -> None:
+        """Takes a dispatch out of the books and learns from its outcome. With an answer the request is out no more."""
+        worker, dispatch, outcome = attempt.picked.worker, attempt.dispatch, attempt.outcome
         commands: tuple[Command, ...] = ()
         with self._lock:
             now = self._clock()
@@ -166,6 +159,8 @@ class Dispatcher:
                 if not attempt.link.alive:
                     commands = self._table.link_lost(worker, attempt.link)
             else:
+                self._accounting.leave(attempts.request_no)
+                attempts.request_no = 0
                 self._learn(attempt, dispatch, outcome, now)
         if commands:
             self.execute(commands)
