@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from examples.dispatch.city.rounds import Round, Shard
     from examples.dispatch.etr.features import EtrInputs
 
-OVERLOAD = 1.3
+OVERLOAD = 1.15
 """How much longer than the limit one executor alone should need, so that the local node cannot carry the load."""
 ROUNDS_MAX = 24
 PREPARE_S = 25.0
@@ -70,27 +70,25 @@ class _Solved:
 
 def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
     """Makes the jobs of a demo, from the generated city or from the data sets in the folder `data`, as many as one
-    executor alone would compute for 1.3 times `limit_s` seconds.
+    executor alone would compute for 1.15 times `limit_s` seconds.
 
     Raises ConfigError when the folder does not hold them.
     """
     warm_up()  # compiles the kernels once, before the processes below and the executors look for them
     jobs: list[Job] = []
     sizes: list[int] = []
-    alone_s, pairs, rounds = 0.0, 0, 0
+    alone_s, rounds = 0.0, set()
     give_up_at = time.monotonic() + PREPARE_S
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), mp_context=context) as pool:
-        for each in _rounds(data, seed):
-            shards = list(each.shards())
-            for shard, solved in zip(shards, pool.map(_solve, shards), strict=True):
-                jobs.append(_planning_job(f"{each.name}/{shard.number}", shard, solved))
-                alone_s += solved.took_s
-                sizes.append(len(shard.rows))
-            pairs += each.pairs
-            rounds += 1
-            if alone_s >= OVERLOAD * limit_s or rounds == ROUNDS_MAX or time.monotonic() > give_up_at:
+        for each, shard, solved in _solved_shards(pool, data, seed):
+            jobs.append(_planning_job(f"{each.name}/{shard.number}", shard, solved))
+            alone_s += solved.took_s
+            sizes.append(len(shard.rows))
+            rounds.add(each.name)
+            if alone_s >= OVERLOAD * limit_s or time.monotonic() > give_up_at:
                 break
+        pool.shutdown(cancel_futures=True)
     if data is not None:
         mini, took_s = _mini_jobs(data)
         jobs += mini
@@ -98,8 +96,8 @@ def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
     limit_s = min(limit_s, alone_s / OVERLOAD)
     largest, median = max(sizes), int(np.median(sizes))
     description = (
-        f"{pairs} rider-order pairs of {rounds} rounds in {len(jobs)} uneven shards (largest {largest}, median"
-        f" {median}); one executor alone would compute for {alone_s:.1f} s, the limit is {limit_s:.1f} s"
+        f"{sum(sizes)} rider-order pairs of {len(rounds)} rounds in {len(jobs)} uneven shards (largest {largest},"
+        f" median {median}); one executor alone would compute for {alone_s:.1f} s, the limit is {limit_s:.1f} s"
     )
     title = "a generated city" if data is None else "public routing instances and delivery records"
     return Work(title, description, Path(shipped_models.__file__).parent, jobs, limit_s, alone_s)
@@ -122,6 +120,12 @@ def _rounds(data: Path | None, seed: int) -> Iterator[Round]:
             yield lilim_round(depots, vehicles, RealPlan(pairs=2_000, shards=24, seed=plan.seed))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{data} does not hold the data sets of the demo ({error}); give another --data") from None
+
+
+def _solved_shards(pool: ProcessPoolExecutor, data: Path | None, seed: int) -> Iterator[tuple[Round, Shard, _Solved]]:
+    for each in _rounds(data, seed):
+        shards = list(each.shards())
+        yield from ((each, shard, solved) for shard, solved in zip(shards, pool.map(_solve, shards), strict=True))
 
 
 _session: Session | None = None

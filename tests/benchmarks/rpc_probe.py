@@ -31,6 +31,7 @@ from fabric.message import Body, RequestId, Tensor, small_body, write_tensors
 from fabric.rpc_fallback.channel import RpcChannel
 from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig, TlsFiles
 from fabric.transport import Call
+from tests.benchmarks.timing import Figure
 from tests.integration.rpc_certificates import Authority
 from tests.integration.rpc_node import EchoNode, serving
 
@@ -240,6 +241,23 @@ def _round(folder: Path) -> list[list[float]]:
     return found
 
 
+def _rounds(count: int) -> list[list[list[float]]]:
+    with tempfile.TemporaryDirectory() as name:
+        authority = Authority(Path(name))
+        authority.issue("server")
+        return [_round(Path(name)) for _ in range(count)]
+
+
+def figures(rounds: int) -> list[Figure]:
+    """Every row of every round, for the table of `make bench`."""
+    found = []
+    for one_round in _rounds(rounds):
+        for (title, _, _), row in zip(ROWS, one_round, strict=True):
+            found += [Figure(title, size, p50) for size, p50 in zip(REPEATS, row, strict=False)]
+            found += [Figure(f"{title}, beside 32 MiB", SMALL, p50) for p50 in row[len(REPEATS) :]]
+    return found
+
+
 def main() -> None:
     """Runs the rounds, or one side of one system in a child."""
     role, *arguments = sys.argv[1:] or ["3"]
@@ -250,10 +268,7 @@ def main() -> None:
         os._exit(0)
     if role == "measure":
         measure(arguments[0], int(arguments[1]), Path(arguments[2]))
-    with tempfile.TemporaryDirectory() as name:
-        authority = Authority(Path(name))
-        authority.issue("server")
-        rounds = [_round(Path(name)) for _ in range(int(role))]
+    rounds = _rounds(int(role))
     print(f"{'echo, p50 in us':45}{'64 B':>9}{'1 MiB':>9}{'16 MiB':>9}{'64 B beside 32 MiB':>20}")
     for row, (title, _, _) in enumerate(ROWS):
         medians = [statistics.median(figures) for figures in zip(*(found[row] for found in rounds), strict=True)]
