@@ -41,5 +41,5 @@ class Accounting:  # mutable: the requests that are out
         return request_no
 
     def leave(self, request_no: int) -> None:
-        """A request came to its end. The second time does nothing: an interrupt may fall between the end and its note."""
+        """A request came to its end. The second time does nothing: an interrupt may fall between end and note."""
         self.out.pop(request_no, None)

@@ -63,6 +63,9 @@ class Event(IntEnum):
     GAVE_UP = 7
 
 
+_READY, _OUT, _DONE = State.READY, State.OUT, State.DONE
+"""To look a member up in its enum costs 50 ns, and each request would do it four times."""
+
 EDGES: dict[State, dict[Event, State]] = {
     State.READY: {Event.SENT: State.OUT, Event.NOBODY: State.WAITING, Event.GAVE_UP: State.DONE},
     State.OUT: {Event.ANSWERED: State.DONE, Event.FAILED: State.WAITING, Event.GAVE_UP: State.DONE},
@@ -130,7 +133,7 @@ class Attempts:  # mutable: the state of one request
         self.request_no = 0
         self.count = 0
         self.avoid: tuple[str, ...] = ()
-        self.state = State.READY
+        self.state = _READY
         self._attempts_max = attempts_max
         self._backoff = backoff
         self._deaths = 0
@@ -145,9 +148,9 @@ class Attempts:  # mutable: the state of one request
         Only an idempotent request can use what an attempt leaves over, so any other attempt gets all of the time; so
         does the last one, and one of unknown length, because cutting it short would end work that was merely long.
         """
-        if self.state is not State.READY:  # the table's edge, without the cost of a look-up
+        if self.state is not _READY:  # the table's edge, without the cost of a look-up
             self._go(Event.SENT)
-        self.state = State.OUT
+        self.state = _OUT
         self.count += 1
         if not self.idempotent or predicted_s is None or self.count >= self._attempts_max or self.count > 1:
             return self.deadline
@@ -156,9 +159,9 @@ class Attempts:  # mutable: the state of one request
 
     def answered(self) -> None:
         """The reply of the attempt that is out is there."""
-        if self.state is not State.OUT:
+        if self.state is not _OUT:
             self._go(Event.ANSWERED)
-        self.state = State.DONE
+        self.state = _DONE
 
     def failed(self, error: OverspillError, worker: str, now: float) -> float:
         """The attempt that is out failed; returns the seconds to back off. Raises the final error if that was it."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from discovery.instance import ModelFacts
     from fabric.layout import TensorSpec
-    from fabric.memory.lease import Lease
     from router.reply import Reply
     from router.staging import Staging
 
@@ -29,13 +28,14 @@ if TYPE_CHECKING:
 class _Inputs:  # mutable: closed once
     """The leased arrays of one request, by input name."""
 
-    __slots__ = ("_arrays", "_lease", "layout", "model")
+    __slots__ = ("_arrays", "_body", "layout", "model")
 
     def __init__(self, model: str, staging: Staging, specs: tuple[TensorSpec, ...]) -> None:
         self.model = model
         self.layout: Layout = layout_of(specs)
-        self._lease: Lease | None = staging.lease(self.layout.body_bytes)
-        window = self._lease.view
+        lease = staging.lease(self.layout.body_bytes)
+        self._body: Body | None = Body(self.layout, lease)
+        window = lease.view
         self._arrays: dict[str, np.ndarray[Any, Any]] = {
             spec.name: np.ndarray(spec.shape, spec.dtype.numpy, buffer=window, offset=offset)
             for spec, offset in zip(specs, self.layout.offsets, strict=True)
@@ -52,18 +52,18 @@ class _Inputs:  # mutable: closed once
 
     def body(self) -> Body:
         """What is sent. Raises InvalidArgument after the block ended."""
-        if self._lease is None:
+        if self._body is None:
             raise InvalidArgument(f"the prepared inputs of {self.model!r} were given back; prepare new ones")
-        return Body(self.layout, self._lease)
+        return self._body
 
     def close(self) -> None:
         """Lets go of the memory; a request that is still out keeps it until its node has answered."""
-        self._lease = None
+        self._body = None
         self._arrays = {}
 
     def __repr__(self) -> str:
         tensors = ", ".join(f"{spec.name} {spec.dtype.name}{list(spec.shape)}" for spec in self.layout.specs)
-        return f"<Prepared inputs of {self.model}: {tensors}{'' if self._lease else ', given back'}>"
+        return f"<Prepared inputs of {self.model}: {tensors}{'' if self._body else ', given back'}>"
 
 
 class Prepared:

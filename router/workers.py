@@ -102,6 +102,9 @@ class Event(Enum):
     LISTED = "listed"
 
 
+_READY, _DRAINING, _STARTING = State.READY, Readiness.DRAINING, Readiness.STARTING
+"""To look a member up in its enum costs 60 ns, and each pick would do it three times."""
+
 EDGES: dict[State, dict[Event, State]] = {
     State.PENDING: {Event.LINK_UP: State.READY, Event.UNLISTED: State.GONE},
     State.READY: {
@@ -201,7 +204,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
     def answered(self) -> None:
         """It answered a request, with a reply or with an error of the request's own making."""
         self.failures = 0
-        if self.state is State.PROBATION:
+        if self.state is not _READY and self.state is State.PROBATION:
             self._go(Event.ANSWERED)
             self._eject_s = self._config.eject_first_s
 
@@ -230,7 +233,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
 
     def why_not(self, now: float) -> str:
         """Why it should get no new work now; empty if it should. An ejection that is over ends here."""
-        if self.state is not State.READY:
+        if self.state is not _READY:
             if self.state is State.EJECTED and now >= self.ejected_until_s:
                 self._go(Event.TIME_OVER)
             if self.state is not State.PROBATION:
@@ -238,7 +241,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
             if self.ahead.out:
                 return "on probation with a request out"
         readiness = self.instance.readiness
-        if readiness is Readiness.DRAINING or readiness is Readiness.STARTING:
+        if readiness is _DRAINING or readiness is _STARTING:
             return str(readiness.value)
         # Whether its link is alive need not be asked: whoever sees it die says so before it picks again.
         return "silent" if self.silent else ""
