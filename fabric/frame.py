@@ -40,7 +40,7 @@ from fabric.header import (
 __all__ = [
     "FRAME_BYTES_MAX", "HEADER_BYTES", "MAGIC", "NO_SLOT", "VERSION", "VERSION_OLDEST", "ErrorFrame", "Header", "Kind",
     "Load", "ReplyFrame", "RequestFrame", "bare_frame", "check_header", "decode_error", "decode_final", "decode_reply",
-    "decode_request", "encode_error", "encode_reply", "encode_request", "pack_request",
+    "decode_request", "encode_error", "encode_reply", "encode_request", "pack_request", "read_request",
 ]  # fmt: skip
 
 NO_SLOT = (1 << 64) - 1
@@ -48,20 +48,19 @@ MAYBE_SECOND = 1
 """Flag of an ERROR: an executor died as it answered, so its caller may have an answer, and then drops this one."""
 _FLAGS_AT = 10
 
-
 _REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT = "QQQQQQIHBB", "QQQQQIIIII", "QQQQQHBBI"
 _REQUEST, _REPLY, _ERROR = (struct.Struct("<" + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT))
 # Header and fixed part in one: packing them together costs a third less.
 _WHOLE_REQUEST, _WHOLE_REPLY, _WHOLE_ERROR = (
     struct.Struct(CHECKED_FORMAT + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT)
 )
+_SEALED_REQUEST = struct.Struct(HEADER_FORMAT + _REQUEST_FORMAT)
 _SEALED_REPLY = struct.Struct(HEADER_FORMAT + _REPLY_FORMAT)
 _SEALED_REPLY_BYTES = _SEALED_REPLY.size
 _REQUEST_KIND, _REPLY_KIND, _ERROR_KIND = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.ERROR)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFrame:
+class RequestFrame(NamedTuple):  # made for each request, at the node and at its executor
     """A request. `budget_us` is the time that remained when it was sent; `ack_no` says that the caller has the final
     answer of every request of its own below it; offsets are into the tenant's arena, `NO_SLOT` where there is none."""
 
@@ -213,6 +212,19 @@ def decode_request(frame: bytes, header: Header) -> RequestFrame:
     ids = (header.client_id, header.request_no, epoch, budget, ack_no)
     places = (body_at, header.body_bytes, reply_at, capacity)
     return RequestFrame(*ids, *places, priority, attempt, model, frame[descriptors_at:])
+
+
+def read_request(frame: bytes) -> RequestFrame:
+    """Reads a whole REQUEST frame that somebody of our own has checked: a node for its executor."""
+    (
+        _, _, _, _, _, _, client_id, request_no, body_bytes,
+        epoch, budget, ack_no, body_at, reply_at, capacity, _, model_len, priority, attempt,
+    ) = _SEALED_REQUEST.unpack_from(frame)  # fmt: skip
+    descriptors_at = _SEALED_REQUEST.size + model_len
+    return RequestFrame(
+        client_id, request_no, epoch, budget, ack_no, body_at, body_bytes, reply_at, capacity, priority, attempt,
+        frame[_SEALED_REQUEST.size : descriptors_at].decode(), frame[descriptors_at:],
+    )  # fmt: skip
 
 
 def decode_reply(frame: bytes, header: Header) -> ReplyFrame:

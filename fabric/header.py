@@ -10,8 +10,8 @@ next.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 from zlib import crc32
 
 from fabric.errors import InvalidArgument, ProtocolError, VersionMismatch
@@ -51,8 +51,7 @@ _CHECKED = struct.Struct(CHECKED_FORMAT)
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):  # made for each frame that a node reads
     """The common header: `body_bytes` is what lies outside the frame."""
 
     kind: Kind

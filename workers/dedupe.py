@@ -9,8 +9,7 @@ were kept are sent again from where they lie; this module keeps frames, never te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fabric.errors import DuplicateRequest, Fate, ResourceExhausted
 
@@ -28,8 +27,7 @@ CLIENT_KEPT_S = 600.0
 """A client that was silent this long and has nothing running is forgotten: its retries are long over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):  # made for each request
     """An answer that was given. `holder` is the executor and its generation if it kept the reply's tensors."""
 
     frame: bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ class Plan:
     body_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):  # made for each request
     """What came of a run: the reply's layout, its bytes where they did not fit the slot, and how long it took."""
 
     layout: Layout

@@ -31,10 +31,9 @@ from fabric.frame import (
     ErrorFrame,
     ReplyFrame,
     RequestFrame,
-    check_header,
-    decode_request,
     encode_error,
     encode_reply,
+    read_request,
 )
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
@@ -67,6 +66,8 @@ SMALL_REPLY_BYTES = 64 * 1024
 """Replies below this are kept in our own memory (2 us at most); a caller of larger ones keeps the slot as it is until
 the request is acknowledged."""
 LAPSE_NS = 5_000_000_000
+GC_THRESHOLD = 50_000
+"""New containers before the collector looks at them, 700 by default: a request makes about ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 self._models[name] = model
             except OverspillError as error:
                 results.append(Loaded(name, refused=str(error)))
-        gc.freeze()  # libraries and models stay: the collector need not look at them again
+        # Libraries and models stay, so the collector need not look at them again, and requests leave no cycles of ours.
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
         self._tell(Control("ready", loaded=tuple(results)))
 
     def _tell(self, control: Control) -> None:
@@ -148,8 +151,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
 
     def _task(self, message: bytes) -> None:
         task = unpack_task(message)
-        frame = message[TASK_BYTES:]
-        request = decode_request(frame, check_header(frame))
+        request = read_request(message[TASK_BYTES:])
         began_ns = time.monotonic_ns()
         self._page.began(task.task_no, began_ns)
         kept, flags, compute_us = None, 0, 0

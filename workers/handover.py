@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fabric.frame import Load
 
@@ -37,8 +37,7 @@ RAN = 4
 """Flag of an answer: the model's code ran, so `compute_us` says how long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):  # made for each request
     """A task's prefix: whose request follows, when it came, until when it may begin, and the load to report."""
 
     flags: int

@@ -9,7 +9,7 @@ never sends and reads no clock. Read `workers/executor.py` next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 KEPT_S = 60.0
 KEPT_PER_CLIENT_MAX = 4096
@@ -18,8 +18,7 @@ LEAVING_BYTES_MAX = 64 << 20
 """What is copied when a tenant leaves: some 10 ms, which other tenants' requests wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptReply:
+class KeptReply(NamedTuple):  # made for each request
     """A reply: its bytes, in the slot of `tenant_no` or in our own memory (0), and what its frame said."""
 
     tenant_no: int

@@ -128,7 +128,7 @@ class Outputs:  # mutable: filled by the model, then finished once
             return
         spec = self._declared.spec(name, kind, array.shape)
         target = np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
-        np.copyto(target, array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+        np.copyto(target, array.view(np.uint16) if kind is DType.BF16 and array.dtype != np.uint16 else array)
 
     def _seen(self, name: str, value: object) -> tuple[Array, DType, bytes]:
         """The value as an array, its datatype, and the serialised form of BYTES. What cannot travel is the model's
