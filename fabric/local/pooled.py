@@ -85,24 +85,16 @@ class PooledSocket:  # mutable: carries one request after the other
         """One attempt. Raises OverspillError; when `request` is still set afterwards, its final frame is owed."""
         places = self.places
         self._place(call, sizes)
-        for _ in range(GROWTHS_MAX):
-            final = self._ask(call, deadline, node_epoch)
-            self.request = None
-            if not isinstance(final, ReplyTooLarge):
-                break
-            sizes.learn(call, final.needed_bytes)
-            places.grow_reply(final.needed_bytes)
-        if places.leased:
-            places.settle()
-        else:
-            places.out = False
+        final = self._ask(call, deadline, node_epoch)
         if isinstance(final, OverspillError):
-            raise final
+            final = self._grow(final, call, deadline, node_epoch, sizes)
         reply, layout = final
         if places.leased:
+            places.settle()
             if places.reply is not None:
                 return take_leased_reply(reply, layout, places)
             places.let_go()
+        places.out = False
         start = reply.reply_offset - places.reply_at
         return answer_of(reply, layout, bytes(self._reply_view[start : start + layout.body_bytes]))
 
@@ -153,6 +145,22 @@ class PooledSocket:  # mutable: carries one request after the other
         else:
             places.put_reply(guess)
 
+    def _grow(
+        self, final: OverspillError, call: Call, deadline: Deadline, node_epoch: int, sizes: ReplySizes
+    ) -> tuple[ReplyFrame, Layout]:
+        """Asks again, with more room each time, while a reply does not fit. Raises the error that the node gives."""
+        for _ in range(GROWTHS_MAX - 1):
+            if not isinstance(final, ReplyTooLarge):
+                break
+            sizes.learn(call, final.needed_bytes)
+            self.places.grow_reply(final.needed_bytes)
+            grown = self._ask(call, deadline, node_epoch)
+            if not isinstance(grown, OverspillError):
+                return grown
+            final = grown
+        self.places.settle()
+        raise final
+
     def _ask(self, call: Call, deadline: Deadline, node_epoch: int) -> tuple[ReplyFrame, Layout] | OverspillError:
         """Sends the request and reads its final frame."""
         places = self.places
@@ -185,10 +193,13 @@ class PooledSocket:  # mutable: carries one request after the other
                 self.fault = _GONE
                 raise NodeLost(_GONE)
             try:
-                return read_final(answer, call.id, places)
+                final = read_final(answer, call.id, places)
             except ProtocolError as error:
                 if not is_second(answer, call.id):
                     self.fault = str(error)
                     raise
+            else:
+                self.request = None
+                return final
             budget_us = deadline.remaining_us(time.monotonic())
         raise DeadlineExceeded(f"no answer came within {deadline.at_s - now:.3f} s; give more time")
