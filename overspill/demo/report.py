@@ -135,7 +135,8 @@ def _timeline(outcome: Outcome) -> str:
     marks = [f'<line x1="{_LEFT}" y1="{y(0)}" x2="{_WIDTH - 10}" y2="{y(0)}" stroke="#888"/>']
     for step in range(5):
         at_s, at_ms = end_s * step / 4, top_ms * step / 4
-        marks.append(f'<text x="{x(at_s):.0f}" y="{_HEIGHT - 22}" text-anchor="middle">{at_s:.1f} s</text>')
+        anchor = "end" if step == 4 else "middle"  # the last label would be cut by the edge
+        marks.append(f'<text x="{x(at_s):.0f}" y="{_HEIGHT - 22}" text-anchor="{anchor}">{at_s:.1f} s</text>')
         marks.append(f'<text x="{_LEFT - 6}" y="{y(at_ms) + 4:.0f}" text-anchor="end">{at_ms:.0f} ms</text>')
     for record in records:
         colour = "#d00" if record.error or not record.right else colours.get(record.worker, "#000")
@@ -154,4 +155,5 @@ def _timeline(outcome: Outcome) -> str:
         left = _LEFT + 150 * index
         marks.append(f'<circle cx="{left}" cy="{_HEIGHT - 8}" r="4" fill="{colours[worker]}"/>')
         marks.append(f'<text x="{left + 8}" y="{_HEIGHT - 4}">{escape(worker)}</text>')
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Timeline">{"".join(marks)}</svg>'
+    told = "Each dot is a request: what its caller waited, over when it was answered. Larger dots were tried again."
+    return f'<p>{told}</p><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Timeline">{"".join(marks)}</svg>'

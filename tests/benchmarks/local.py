@@ -24,7 +24,7 @@ def figures(sizes: list[int], seconds: float, rounds: int) -> list[Figure]:
         for _ in range(rounds):
             for size in sizes:
                 found += _one_size(router, size, seconds)
-    with running_node("local", executors=2) as registry:
+    with running_node("local") as registry:  # a second executor would only take turns with the first on two cores
         for _ in range(rounds):
             rate = per_second(partial(_client, registry), max(seconds, 1.0))
             found.append(Figure("local touch, 8 clients", 64, per_s=rate))
