@@ -29,6 +29,7 @@ from fabric.local.exchange import (
 from fabric.local.mux import MuxSocket
 from fabric.local.pool import SocketPool
 from fabric.local.session import join_session, open_session
+from fabric.local.unclaimed import Unclaimed
 from fabric.transport import Answer, Call, PeerFacts, WireName
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ class LocalChannel:  # mutable: open, then closed
         self._sizes = ReplySizes()
         lost = _weakly(self)
         join = partial(join_session, path, replace(hello, session=welcome.session))
-        self._mux = MuxSocket(sock, lost)
+        self._unclaimed = Unclaimed()
+        self._mux = MuxSocket(sock, lost, self._unclaimed)
         sockets_max = max(1, welcome.sockets_max - 1)  # one of them is the session's first
-        self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, join, lost)
+        self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, join, lost, self._unclaimed)
 
     @classmethod
     def open(
@@ -110,6 +112,8 @@ class LocalChannel:  # mutable: open, then closed
     def call(self, call: Call, deadline: Deadline) -> Answer:
         """Sends one attempt and waits in the calling thread. Raises OverspillError; whatever ends the wait early, an
         interrupt too, the node is told so, and the call's slots stay out of use until its final frame came."""
+        if self._unclaimed.any:
+            self._unclaimed.acknowledge(call.ack_no, time.monotonic())
         return self._pool.call(call, deadline)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
@@ -117,6 +121,8 @@ class LocalChannel:  # mutable: open, then closed
         node is told so, and the call's slots stay out of use until its final frame came."""
         if self._pool.closing:
             raise NodeLost(f"the channel is closed ({self._pool.closing}); choose another", Fate.NEVER_RAN)
+        if self._unclaimed.any:
+            self._unclaimed.acknowledge(call.ack_no, time.monotonic())
         self._mux.attach()
         await self._mux.until_settled(call.id, deadline)
         places = Places(self._arena)
@@ -156,6 +162,7 @@ class LocalChannel:  # mutable: open, then closed
         """Asks the node's own loop for a sign of life. Raises DeadlineExceeded or NodeLost."""
         self._mux.attach()
         self._pool.reap()  # pings come in a steady beat, so no zombie stays longer than one
+        self._unclaimed.acknowledge(0, time.monotonic())  # and no late reply much longer than it may be asked again
         return await self._mux.ping(self._client_id, deadline)
 
     def close(self, deadline: Deadline) -> None:

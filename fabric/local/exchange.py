@@ -144,6 +144,11 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
             self.settle()
         self.let_go()
 
+    def leave_reply(self) -> Lease | None:
+        """The reply's lease, for whoever holds it after the caller left."""
+        late, self.reply = self.reply, None
+        return late
+
     def let_go(self) -> None:
         """Nobody here wants the slots any more: they are free once they are settled too."""
         if self._copy is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from socket import SHUT_RDWR
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import Load
     from fabric.local.exchange import Places
+    from fabric.local.unclaimed import Unclaimed
+    from fabric.memory.lease import Lease
     from fabric.message import RequestId
 
 FRAMES_WAITING_MAX = 4096
@@ -40,13 +43,14 @@ _Key = tuple[int, int]
 class MuxSocket:  # mutable: owns the socket, and who waits for what
     """The socket and the calls on it. `lost` tells the channel that the session died, and why."""
 
-    def __init__(self, sock: socket.socket, lost: Callable[[str], None]) -> None:
+    def __init__(self, sock: socket.socket, lost: Callable[[str], None], unclaimed: Unclaimed) -> None:
         self._sock = sock
         self._lost = lost
+        self._unclaimed = unclaimed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[_Key, asyncio.Future[bytes]] = {}
         self._pings: dict[int, asyncio.Future[Load]] = {}
-        self._zombies: dict[_Key, tuple[Places, asyncio.Event]] = {}
+        self._zombies: dict[_Key, tuple[Places, Lease | None, asyncio.Event]] = {}
         self._out: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._ping_no = 0
@@ -87,7 +91,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             return
         try:
             async with asyncio.timeout_at(deadline.at_s):
-                await zombie[1].wait()
+                await zombie[2].wait()
         except TimeoutError:
             raise DeadlineExceeded(f"an earlier attempt of {request} still runs at the node; give more time") from None
 
@@ -114,9 +118,12 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
                 unsent = self._give_up(key, places, frame)
                 if unsent and isinstance(error, DeadlineExceeded):
                     error.fate = Fate.NEVER_RAN
+            elif not self.reason:  # the final frame came in the same turn of the loop in which the caller left
+                self._settle(key, places, places.leave_reply(), places.capacity)
             raise
         finally:
             timer.cancel()
+            del final  # it holds the error that is raised here, whose traceback holds this frame
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a call that runs here. Safe from any thread."""
@@ -146,6 +153,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         finally:
             timer.cancel()
             self._pings.pop(number, None)
+            del pong
 
     def _give_up(self, key: _Key, places: Places, frame: bytes) -> bool:
         """Cancels at the node what was sent, and forgets what was not. Returns whether it was never sent."""
@@ -156,9 +164,14 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
                 places.settle()
                 return True
         if not self.reason:  # else the session is over, and the slots stay lent for good
-            self._zombies[key] = (places, asyncio.Event())
+            self._zombies[key] = (places, places.leave_reply(), asyncio.Event())
             self._send(bare_frame(Kind.CANCEL, *key))
         return False
+
+    def _settle(self, key: _Key, places: Places, late: Lease | None, reply_bytes: int) -> None:
+        """A request that was given up has its final frame."""
+        places.settle()
+        self._unclaimed.keep(key[1], late, reply_bytes, time.monotonic())
 
     # Frames.
 
@@ -218,10 +231,10 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         if header.kind is not Kind.REPLY and header.kind is not Kind.ERROR:
             raise ProtocolError(f"the node sent {header.kind.name}, which is not for clients; update the older side")
         key = (header.client_id, header.request_no)
-        zombie = self._zombies.pop(key, None)
-        if zombie is not None:
-            zombie[0].settle()
-            zombie[1].set()
+        if key in self._zombies:
+            places, late, settled = self._zombies.pop(key)
+            self._settle(key, places, late, header.body_bytes if header.kind is Kind.REPLY else 0)
+            settled.set()
             return
         final = self._waiting.pop(key, None)
         if final is None and may_be_second(frame):
@@ -278,7 +291,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         for final in waiting:
             if not final.done() and not final.get_loop().is_closed():
                 final.set_exception(NodeLost(f"the node is gone ({self.reason}); choose another"))
-        for _, settled in self._zombies.values():
+        for _, _, settled in self._zombies.values():
             settled.set()
 
 

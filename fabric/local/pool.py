@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fabric.deadline import Deadline
     from fabric.local.exchange import ReplySizes
+    from fabric.local.unclaimed import Unclaimed
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.transport import Answer, Call
@@ -42,6 +43,7 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
         sockets_max: int,
         connect: Callable[[Deadline], socket.socket],
         lost: Callable[[str], None],
+        unclaimed: Unclaimed,
     ) -> None:
         self._arena = arena
         self._node_epoch = node_epoch
@@ -49,6 +51,7 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
         self._sockets_max = sockets_max
         self._connect = connect
         self._lost = lost
+        self._unclaimed = unclaimed
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         self._waiting = 0
@@ -164,7 +167,7 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
         """Takes the final frames of zombies that have come, without waiting."""
         with self._lock:
             for pooled in tuple(self._zombies):
-                if pooled.ended():
+                if pooled.ended(self._unclaimed):
                     self._zombies.remove(pooled)
                     self._idle.append(pooled)
                     self._freed.notify()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import ReplyFrame
     from fabric.layout import Layout
+    from fabric.local.unclaimed import Unclaimed
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.transport import Answer, Call
@@ -53,6 +54,7 @@ class PooledSocket:  # mutable: carries one request after the other
         "_input",
         "_input_at",
         "_input_view",
+        "_late",
         "_poll",
         "_reply",
         "_reply_at",
@@ -70,6 +72,7 @@ class PooledSocket:  # mutable: carries one request after the other
         self.places = Places(arena)
         self.request: RequestId | None = None
         self.fault = ""
+        self._late: Lease | None = None
         self._small_bytes = small_slot_bytes(arena)
         self._small_reply_bytes = small_reply_bytes(arena)
         self._input = Lease.of(arena, self._small_bytes)
@@ -106,14 +109,15 @@ class PooledSocket:  # mutable: carries one request after the other
     def give_up(self) -> None:
         """The caller left: asks for an early end of what is out. Its slots stay lent until `ended`."""
         if self.request is not None:
+            self._late = self.places.leave_reply()
             self.cancel(self.request)
         else:
             self.places.out = False
         self.places.give_up()
 
-    def ended(self) -> bool:
-        """Whether the final frame of a request that was given up has come. Never waits. Sets `fault` when the
-        connection broke or brought something else."""
+    def ended(self, unclaimed: Unclaimed) -> bool:
+        """Whether the final frame of a request that was given up has come; its reply is `unclaimed` then. Never waits.
+        Sets `fault` when the connection broke or brought something else."""
         assert self.request is not None, "a zombie waits for a final frame"
         try:
             frame = receive_now(self.sock)
@@ -122,8 +126,11 @@ class PooledSocket:  # mutable: carries one request after the other
             if frame and is_second(frame, self.request):
                 return False
             if frame:
-                read_final(frame, self.request, self.places)
+                final = read_final(frame, self.request, self.places)
                 self.places.settle()
+                nbytes = 0 if isinstance(final, OverspillError) else final[0].body_bytes
+                late, self._late = self._late, None
+                unclaimed.keep(self.request.request_no, late, nbytes, time.monotonic())
                 self.request = None
                 return True
             self.fault = _GONE

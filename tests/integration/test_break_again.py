@@ -1,0 +1,153 @@
+"""Requests that were given up, answered meanwhile, and asked again: their replies are sent from where they first lay.
+
+A large reply stays in the slot of its first asker, who has left by then. Others want slots of that size at once, so
+the bytes are right only if the channel holds that slot until the request is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import DeadlineExceeded
+from fabric.memory.lease import Lease, tensors
+from fabric.message import RequestId, small_body, tensors_of
+from fabric.transport import Answer, Call
+from tests.integration.nodes import Client, client_of, running_node, soon, wait_until, write_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+REPLY_BYTES = 1 << 20
+TIMEOUT_S = 0.15
+
+FILL = """
+import time
+import numpy as np
+class Model:
+    def __init__(self, config): pass
+    def execute(self, inputs, outputs):
+        ms, value = inputs["x"][:2]
+        y = outputs.allocate("y", np.int64, (1 << 17,))
+        time.sleep(ms / 1000)
+        y[:] = value
+"""
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[Client]:
+    """A client of a node with the model `fill`, which answers with a mebibyte of what it is asked for."""
+    write_model(tmp_path / "models", "fill", FILL)
+    with running_node(tmp_path, tmp_path / "models") as node, client_of(node) as client:
+        yield client
+
+
+def call_of(number: int, ms: int, value: int, ack_no: int = 0) -> Call:
+    """A request for a mebibyte of `value` after `ms`."""
+    body = small_body(tensors_of({"x": np.array([ms, value], np.int64)}))
+    return Call(RequestId(7, number), "fill", body, ack_no=ack_no, reply_bytes=REPLY_BYTES)
+
+
+def values_of(answer: Answer) -> list[int]:
+    """The distinct values in a reply."""
+    assert isinstance(answer.memory, Lease)
+    (y,) = tensors(answer.memory.view, answer.layout)
+    found: list[int] = np.unique(y).tolist()
+    del y
+    answer.memory.release()
+    return found
+
+
+def scribble(client: Client) -> None:
+    """Takes every free slot of that size, one after the other, as other callers' inputs would, and writes to it."""
+    arena = client.channel.arena
+    taken = [Lease.of(arena, REPLY_BYTES) for _ in range(8)]
+    for lease in taken:
+        np.frombuffer(lease.view, np.int64)[:] = -1
+        lease.release()
+
+
+def settle(client: Client, number: int) -> None:
+    """Waits until every request that was given up has its final frame; another call looks for it."""
+    wait_until(
+        lambda: values_of(client.channel.call(call_of(number, 0, 0), soon(5.0))) == [0] and not client.channel.zombies
+    )
+
+
+def block(seconds: float) -> None:
+    """Keeps the loop from looking at anything."""
+    time.sleep(seconds)
+
+
+def test_a_reply_that_came_too_late_is_whole_when_it_is_asked_again(filled: Client) -> None:
+    client = filled
+    with pytest.raises(DeadlineExceeded):
+        client.channel.call(call_of(1, 400, 11), soon(TIMEOUT_S))
+    settle(client, 2)
+    scribble(client)
+    assert values_of(client.channel.call(call_of(1, 400, 11), soon(5.0))) == [11]
+
+
+def test_a_reply_that_was_cancelled_is_whole_when_it_is_asked_again(filled: Client) -> None:
+    client = filled
+
+    async def ask() -> list[int]:
+        channel = client.channel
+        with suppress(DeadlineExceeded):
+            await channel.call_async(call_of(1, 400, 11), soon(TIMEOUT_S))
+        assert channel.zombies == 1
+        await asyncio.sleep(0.6)
+        assert not channel.zombies
+        scribble(client)
+        return values_of(await channel.call_async(call_of(1, 400, 11), soon(5.0)))
+
+    assert asyncio.run(ask()) == [11]
+
+
+def test_the_slot_is_free_again_once_the_request_is_acknowledged(filled: Client) -> None:
+    client = filled
+    arena = client.channel.arena
+    values_of(client.channel.call(call_of(1, 100, 1), soon(5.0)))  # so slow it is
+    settle(client, 2)
+    lent = arena.lent_bytes()
+    for number in range(3, 9, 2):
+        with pytest.raises(DeadlineExceeded):
+            client.channel.call(call_of(number, 100, number), soon(0.05))
+        settle(client, number + 1)
+    assert arena.lent_bytes() >= lent + 3 * REPLY_BYTES
+    values_of(client.channel.call(call_of(9, 0, 9, ack_no=9), soon(5.0)))
+    assert arena.lent_bytes() < lent + REPLY_BYTES
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_an_answer_that_comes_as_its_caller_leaves_gives_its_slots_back(filled: Client, how: str) -> None:
+    client = filled
+    arena = client.channel.arena
+
+    async def leave(number: int) -> None:
+        task = asyncio.ensure_future(client.channel.call_async(call_of(number, 10, number), soon(5.0)))
+        await asyncio.sleep(0.001)
+        block(0.1)  # the answer is there, and the loop has not looked
+        if how == "before":
+            task.cancel()
+        else:
+            asyncio.get_running_loop().call_later(0.001, task.cancel)  # a loop looks at sockets first, then at timers
+            block(0.005)
+        with suppress(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        await asyncio.sleep(0.01)
+
+    async def all_of_them() -> int:
+        for number in range(1, 5):
+            await leave(number)
+        values_of(await client.channel.call_async(call_of(9, 0, 9, ack_no=9), soon(5.0)))
+        return arena.lent_bytes()
+
+    assert asyncio.run(all_of_them()) < REPLY_BYTES
