@@ -99,7 +99,7 @@ def test_the_slot_waits_for_its_writer(fence_client: Client, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["late", "cancelled"])
 def test_without_the_fence_bytes_are_wrong(fence_client: Client, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: where nobody holds on to slots and writers, the dead request writes into a living one."""
+    """The test above can fail: where nobody holds slots and writers, the dead request writes into a living one."""
     if how == "cancelled" and type(fence_client.caller) is CALLERS["blocking"]:
         pytest.skip("a blocking call is given up by its deadline, or by an interrupt (see test_cancel)")
     monkeypatch.setattr(SlotTable, "writer_began", lambda _self, _slot: None)
