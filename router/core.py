@@ -105,7 +105,7 @@ class Core:
         priority that fits no byte), UnknownModel or Unavailable."""
         self.check_usable()
         deadline = Deadline.after(timeout_s, self.clock())
-        offer = self.table.offers.get(model) or self.offer(model)
+        offer = self.offer(model)
         if not isinstance(priority, int) or not 0 <= priority <= 255:
             raise InvalidArgument(f"priority is {priority!r}; give a whole number from 0 to 255")
         return offer, deadline

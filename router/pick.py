@@ -33,8 +33,8 @@ class Picked(NamedTuple):  # made for each request: a named tuple costs half of 
     worker: Worker
     terms: Terms
     candidates: int
-    excluded: tuple[tuple[str, str], ...]
-    last_resort: bool
+    excluded: tuple[tuple[str, str], ...] = ()
+    last_resort: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def pick(
     if len(offer.everyone) == 1 and not avoid:  # most routers of one machine: nothing to compare
         (only,) = offer.everyone
         if not only.why_not(now):
-            return Picked(only, price(only.line, only.ahead, only.speed, kind, nbytes, now), 1, (), last_resort=False)
+            return Picked(only, price(only.line, only.ahead, only.speed, kind, nbytes, now), 1)
     excluded: list[tuple[str, str]] = []
     usable = [worker for worker in offer.local if _usable(worker, avoid, excluded, now)]
     if offer.remote:
