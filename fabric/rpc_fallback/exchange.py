@@ -7,9 +7,10 @@ running or answered. States of an id, with the number of its newest asker:
     DELIVERING  its newest asker sends the answer; later ones wait here
     KEPT        the delivery failed; the next asker gets the answer
 
-and it is forgotten once an answer arrived, `ack_no` passes it, or after `KEPT_S`. Only the newest asker gets
-the answer; older ones are told that they were superseded. This module never talks to the node or a socket. Read
-`fabric/rpc_fallback/peers.py` next.
+and it is forgotten once an answer arrived, `ack_no` passes it, or after `KEPT_S`. The node would answer a forgotten id
+again from the slot that its reply lay in, which others use by then: until it is acknowledged, such an id is refused.
+Only the newest asker gets the answer; older ones are told that they were superseded. This module never talks to the
+node or a socket. Read `fabric/rpc_fallback/peers.py` next.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from enum import Enum
 from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
-from fabric.errors import DeadlineExceeded
+from fabric.errors import DeadlineExceeded, Fate, ResourceExhausted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 KEPT_S = 60.0
 """As long as a node itself keeps an answer."""
 KEPT_MAX = 64
+SPENT_MAX = 4096
+"""As many finished ids as a node itself remembers of one caller."""
 
 
 class State(Enum):
@@ -60,13 +63,17 @@ class Exchange:  # mutable: the table of one caller's ids
         self._lock = Lock()
         self._changed = Condition(self._lock)
         self._entries: dict[RequestId, _Entry] = {}
+        self._spent: dict[int, None] = {}
 
     def answer(self, request: RequestId, ack_no: int, run: Callable[[], Outcome], deadline: Deadline) -> Outcome | None:
         """The outcome for one asker, who then calls `delivered` or `undelivered`; None when a newer one came.
 
-        `run` asks the node, and is called only if the id is not here yet. Raises DeadlineExceeded.
+        `run` asks the node, and is called only if the id is not here yet. Raises DeadlineExceeded, or ResourceExhausted
+        for an id whose answer was given up.
         """
         with self._lock:
+            if self._spent:
+                self._check_spent(request.request_no, ack_no)
             entry = self._entries.get(request)
             if entry is None:
                 entry = self._entries[request] = _Entry()
@@ -151,12 +158,25 @@ class Exchange:  # mutable: the table of one caller's ids
                     key
                     for place, (key, entry) in enumerate(kept)
                     if place < surplus or key.request_no < ack_no or entry.kept_until_s < now
-                ]
+                ],
+                ack_no,
             )
 
-    def _drop(self, keys: list[RequestId]) -> int:
+    def _check_spent(self, request_no: int, ack_no: int) -> None:
+        self._spent = {number: None for number in self._spent if number >= ack_no}
+        if request_no in self._spent:
+            raise ResourceExhausted(
+                f"request {request_no} ran, and its reply was given up for others' sake; send fewer large ones at once",
+                Fate.RAN,
+            )
+
+    def _drop(self, keys: list[RequestId], ack_no: int = 0) -> int:
         for key in keys:
             outcome = self._entries.pop(key).outcome
             if outcome is not None:
+                if outcome.lease is not None and key.request_no >= ack_no:
+                    self._spent[key.request_no] = None
                 outcome.release()
+        while len(self._spent) > SPENT_MAX:
+            del self._spent[next(iter(self._spent))]
         return len(keys)

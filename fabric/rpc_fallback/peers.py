@@ -120,7 +120,16 @@ class Peer:  # mutable: one caller's session
                     request.attempt,
                     request.reply_capacity,
                 )
-                return outcome_of(channel.call(call, deadline), request, epoch)
+                try:
+                    answer = channel.call(call, deadline)
+                except ResourceExhausted as full:
+                    # Of the arena, not of a queue: kept answers make room.
+                    if type(full) is not ResourceExhausted or full.fate is not Fate.NEVER_RAN:
+                        raise
+                    if not self.exchange.forget_kept():
+                        raise
+                    answer = channel.call(call, deadline)
+                return outcome_of(answer, request, epoch)
             except OverspillError as error:
                 return error_outcome(error, request_id, epoch)
             except Exception:  # noqa: BLE001 - a bug of ours must still end the caller's wait, with a fate that is true

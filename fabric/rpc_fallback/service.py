@@ -127,10 +127,7 @@ class Service:
             large = ReplyTooLarge(f"the reply has {needed} bytes; ask for it on a lane or stream", needed_bytes=needed)
             return error_outcome(large, request_id, request.node_epoch).frame
         reply = b"".join((outcome.frame, outcome.body))
-        if context.is_active():
-            peer.exchange.delivered(request_id, outcome)
-        else:
-            peer.exchange.undelivered(request_id, outcome)
+        _settle(peer, request_id, outcome, sent=context.is_active())
         return reply
 
     def _ask(
@@ -205,10 +202,7 @@ class Service:
                 yield bytes(body[at : at + PIECE_BYTES])
             arrived = context.is_active()
         finally:
-            if arrived:
-                peer.exchange.delivered(request_id, outcome)
-            else:
-                peer.exchange.undelivered(request_id, outcome)
+            _settle(peer, request_id, outcome, sent=arrived)
 
     def _ping(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         peer = self._peer(message, context)
@@ -247,6 +241,15 @@ class Service:
     def _break_off(self, peer: Peer, error: ProtocolError) -> bytes:
         self._peers.break_off(peer, error)
         return error_outcome(error, _NOBODY, self._facts.node_epoch).frame
+
+
+def _settle(peer: Peer, request_id: RequestId, outcome: Outcome, *, sent: bool) -> None:
+    """gRPC tells that a reply was sent, not that it arrived: one that lies in a slot stays there until the caller
+    acknowledges it, since the id may come again."""
+    if sent and outcome.lease is None:
+        peer.exchange.delivered(request_id, outcome)
+    else:
+        peer.exchange.undelivered(request_id, outcome)
 
 
 def _head(first: bytes) -> tuple[bytes, Header]:
