@@ -36,6 +36,9 @@ IN_HAND_STALE_S = 0.005
 """An executor that has ended nothing for so long gets no more, whatever was estimated: it is at something slow, and
 what is put behind that can neither be cancelled nor go to another one."""
 
+RESENDS_MAX = 64
+"""Kept replies that wait for one executor to send them again: they stand in no queue, so their number is bounded."""
+
 
 class ModelQueue:  # mutable: counts what waits
     """One model's place in the node: its bound, its speed, and why it is refused, if it is."""
@@ -64,6 +67,11 @@ class ExecutorDesk:  # mutable: what one executor has in hand
         self.work_us = 0
         self.moved_s = 0.0
         """When it ended a task, or got one while it had none."""
+
+    @property
+    def resends(self) -> int:
+        """Kept replies among its tasks."""
+        return sum(job.resend for job in self.in_hand.values())
 
     def has_room(self, now: float) -> bool:
         """Whether it may get another task now."""

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
     from fabric.local.reactor import Reactor
 
-OUTBOX_MAX = 4096
-"""Messages that wait for one executor: its tasks are few, the rest are words about tenants."""
+OUTBOX_MAX = 1 << 17
+"""Messages that wait for one executor. Its tasks are some hundred at most; the rest are words about tenants: one for
+each socket that it knows, which are 256 of each of 256 tenants, when all of them leave while it is at a long task."""
+_READS_MAX = 4096
+"""More than a socket holds."""
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -77,6 +80,8 @@ class Child:  # mutable: alive, then reaped and closed
         self._reactor = reactor
         self._on_message = on_message
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self.deaf_since_s: float | None = None
+        """When it closed its end, if it did. A process that ends closes it too, some moments before."""
         self.page = SharedPage.create()
         self.sock, theirs = seqpacket_pair()
         with theirs:
@@ -141,7 +146,7 @@ class Child:  # mutable: alive, then reaped and closed
             self._read(to_the_end=False)
 
     def _read(self, *, to_the_end: bool) -> None:
-        for _ in range(OUTBOX_MAX):  # bounded by what a socket holds
+        for _ in range(_READS_MAX):
             try:
                 message = receive_now(self.sock)
             except OSError:
@@ -149,7 +154,8 @@ class Child:  # mutable: alive, then reaped and closed
             if message is None:
                 return
             if not message:
-                self._reactor.remove(self.sock.fileno())  # its pidfd tells the rest
+                self._reactor.remove(self.sock.fileno())
+                self.deaf_since_s = self._reactor.now()
                 return
             # To look in vain costs as much as to read, so it is done only while more may be on its way.
             if not self._on_message(message) and not to_the_end:

@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from fabric.errors import ProtocolError
 from fabric.frame import Load
 
 TASK_MAGIC: Final = b"OTSK"
@@ -35,6 +36,7 @@ KEPT = 2
 """Flag of an answer: the executor holds the reply and can send it again."""
 RAN = 4
 """Flag of an answer: the model's code ran, so `compute_us` says how long."""
+_GARBLED = "wrote what is no message to its node; look which of its models writes to descriptors of others"
 
 
 class Task(NamedTuple):  # made for each request
@@ -82,7 +84,9 @@ def pack_done(flags: int, task_no: int, compute_us: int) -> bytes:
 
 
 def unpack_done(message: bytes) -> tuple[int, int, int]:
-    """(flags, task_no, compute_us) of an answer."""
+    """(flags, task_no, compute_us) of an answer. Raises ProtocolError when it is none."""
+    if len(message) < DONE_BYTES or message[:MAGIC_BYTES] != DONE_MAGIC:
+        raise ProtocolError(_GARBLED)
     _, flags, task_no, compute_us = _DONE.unpack_from(message)
     return flags, task_no, compute_us
 
@@ -117,10 +121,14 @@ def encode_control(control: Control) -> bytes:
 
 
 def decode_control(message: bytes) -> Control:
-    """Reads a word. Both ends are of one version and one origin, so a garbled one is a bug."""
-    parts: Any = json.loads(message[MAGIC_BYTES:])
-    word, number, models, loaded = parts
-    return Control(word, number, tuple(models), tuple(Loaded(name, tuple(runs), why) for name, runs, why in loaded))
+    """Reads a word. Raises ProtocolError when it is none: a model may write to descriptors that are not its own."""
+    try:
+        parts: Any = json.loads(message[MAGIC_BYTES:])
+        word, number, models, loaded = parts
+        results = tuple(Loaded(str(name), tuple(map(int, runs)), str(why)) for name, runs, why in loaded)
+        return Control(str(word), int(number), tuple(map(str, models)), results)
+    except (ValueError, TypeError, RecursionError):
+        raise ProtocolError(_GARBLED) from None
 
 
 _HEARTBEAT, _RUNNING, _BEGAN, _ANSWERED = range(4)
@@ -165,8 +173,8 @@ class SharedPage:  # mutable: words of memory that two processes map
         self._words[_ANSWERED] = task_no
 
     def ended(self) -> None:
-        """The node was told of the running task."""
-        self._words[_RUNNING] = 0
+        """The node was told of the running task, whose number stays."""
+        self._words[_BEGAN] = 0
 
     @property
     def heartbeat(self) -> int:
@@ -176,7 +184,13 @@ class SharedPage:  # mutable: words of memory that two processes map
     @property
     def running(self) -> tuple[int, int]:
         """(task number or 0, when it began in monotonic nanoseconds)."""
-        return self._words[_RUNNING], self._words[_BEGAN]
+        began_ns = self._words[_BEGAN]
+        return self._words[_RUNNING] if began_ns else 0, began_ns
+
+    @property
+    def begun_no(self) -> int:
+        """The last task that was begun. Tasks are begun in the order of their numbers."""
+        return self._words[_RUNNING]
 
     @property
     def answered_no(self) -> int:

@@ -23,7 +23,7 @@ from fabric.errors import (
     StaleEpoch,
 )
 from fabric.frame import MAYBE_SECOND, ErrorFrame, Load, RequestFrame, decode_request, encode_error
-from workers.admission import DEFAULT_LEVEL, Admission, ModelQueue, check_places
+from workers.admission import DEFAULT_LEVEL, RESENDS_MAX, Admission, ModelQueue, check_places
 from workers.dedupe import Dedupe, Finished
 from workers.handover import DELIVERED, KEPT, RAN
 from workers.job import Job, JobState, Waiter
@@ -260,10 +260,12 @@ class Reception:  # mutable: the node's requests
         job = Job(_RESENDS, client_id, request_no, asked, now, now, 0, 0)
         job.resend = True
         job.accepted = self._dedupe.clients[client_id].accepted
-        if shell.holder == holder and shell.desk.open:
-            shell.hand_over(job, self._load(job.accepted, 0), now)
-        else:
+        if shell.holder != holder or not shell.desk.open:
             self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
+        elif shell.desk.resends >= RESENDS_MAX:
+            self._refuse(job, ResourceExhausted("too many kept replies are asked for at once; wait", Fate.RAN))
+        else:
+            shell.hand_over(job, self._load(job.accepted, 0), now)
 
     def _withdraw(self, job: Job, error: OverspillError) -> None:
         self._admission.withdraw(job)

@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from fabric.errors import ProtocolError
 from workers.child import Child, Settings
 from workers.handover import (
     CONTROL_MAGIC,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LOAD_DEATHS_MAX = 2
+DEAF_MAX_S = 0.25
+"""A process that ends closes its socket first, and an interpreter takes some time to end."""
 
 
 class Settlement(Protocol):
@@ -92,6 +95,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._watch = Watch(0.0)
         self._spawned_s = 0.0
         self._loading = ""
+        self._to_load: tuple[str, ...] = ()
         self._load_deaths: Counter[str] = Counter()
         self._backoff: Timer | None = None
 
@@ -156,6 +160,9 @@ class ExecutorShell:  # mutable: a process, then the next one
         ):
             self._stuck(f"was not ready after {START_TIMEOUT_S:.0f} s")
             return
+        if self._child.deaf_since_s is not None and now - self._child.deaf_since_s >= DEAF_MAX_S:
+            self._stuck("closed its way to the node")
+            return
         page = self._child.page
         task_no, began_ns = page.running
         job = self.desk.in_hand.get(task_no)
@@ -177,6 +184,13 @@ class ExecutorShell:  # mutable: a process, then the next one
         self.handle(ExecutorEvent.FOUND_STUCK)
 
     def _message(self, message: bytes) -> bool:
+        try:
+            return self._take(message)
+        except ProtocolError as garbled:  # the node must outlive whatever its executors do
+            self._stuck(str(garbled))
+            return False
+
+    def _take(self, message: bytes) -> bool:
         if message[:MAGIC_BYTES] != CONTROL_MAGIC:
             flags, task_no, compute_us = unpack_done(message)
             job = self.desk.take_back(task_no, monotonic())
@@ -185,7 +199,12 @@ class ExecutorShell:  # mutable: a process, then the next one
                 self._settlement.done(job, flags, compute_us, message[DONE_BYTES:], self.holder)
             return more
         control = decode_control(message)
-        if control.word == "loading":
+        if self.machine.state not in {ExecutorState.STARTING, ExecutorState.WARMING}:
+            return False  # it is ending, or some model repeats what was said long ago
+        told = {*control.models, *(each.model for each in control.loaded)}
+        if not told.issubset(self._to_load):
+            raise ProtocolError("told of models that it was not to load; look which of its models writes to its node")
+        if control.word == "loading" and control.models:
             self._loading = control.models[0]
             self.handle(ExecutorEvent.PROCESS_SPOKE)
         elif control.word == "ready":
@@ -222,7 +241,8 @@ class ExecutorShell:  # mutable: a process, then the next one
         settings = replace(self._settings, generation=self.machine.generation)
         self._child = child = Child(self._reactor, settings, self._message)
         self._reactor.add(child.pidfd, self._exited)
-        child.send(encode_control(Control("load", models=self._models())))
+        self._to_load = self._models()
+        child.send(encode_control(Control("load", models=self._to_load)))
 
     def _open(self) -> None:
         self.desk.open = True
@@ -239,7 +259,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         """The process is gone, so nobody writes for these tasks any more: one is lost, the others never ran."""
         assert self._child is not None, "fenced once per process"
         child, self._child = self._child, None
-        running_no, _ = child.page.running
+        begun_no = child.page.begun_no
         answered_no = child.page.answered_no
         child.close()
         for task_no in list(self.desk.in_hand):
@@ -247,7 +267,7 @@ class ExecutorShell:  # mutable: a process, then the next one
             assert job is not None, "it was just listed"
             if job.resend and task_no == answered_no:
                 continue
-            if task_no == running_no or job.resend:
+            if task_no <= begun_no or job.resend:
                 self._settlement.lost(job, self._why, answered=task_no == answered_no)
             else:
                 self._settlement.came_back(job)
