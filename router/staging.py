@@ -122,11 +122,21 @@ class Staging:  # mutable: remembers plans
 
     def lease(self, nbytes: int) -> Lease:
         """Memory for a body, where the nearest node can reach it. Raises ResourceExhausted, naming who holds it."""
-        arena = self._shared_arena() or self._own
+        shared, own = self._shared_arena(), self._own
+        arena = shared or own
         if arena is None:
             raise RouterClosed("the router was closed; make another one with Router.connect")
         try:
             return Lease.of(arena, nbytes)
+        except ResourceExhausted as error:
+            # The node died, which its link has not told yet: the request can go to another one.
+            if arena is shared and shared.retired and own is not None:
+                return self._lease_own(own, nbytes)
+            raise self._blame(error) from None
+
+    def _lease_own(self, own: Arena, nbytes: int) -> Lease:
+        try:
+            return Lease.of(own, nbytes)
         except ResourceExhausted as error:
             raise self._blame(error) from None
 

@@ -90,6 +90,11 @@ class Arena:  # mutable: owns a mapping and a table of loans
         """Lends nothing any more: its other end is lost, and whoever wrote there may still be writing."""
         self._retired = True
 
+    @property
+    def retired(self) -> bool:
+        """Whether it lends nothing any more."""
+        return self._retired
+
     def give_back(self, slot: Slot) -> None:
         """Returns a slot, from any thread and from inside the garbage collector: it takes no lock and never blocks."""
         self._returned.append(slot)

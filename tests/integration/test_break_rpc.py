@@ -6,12 +6,16 @@ anything else until the caller acknowledges the id, or must refuse the id.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from fabric.errors import Fate, ResourceExhausted
 from fabric.rpc_fallback.config import RpcConfig
 from tests.integration.rpc_calls import channel_to, collected, got, node, port, request, soon, wanted
-from tests.integration.rpc_node import EchoNode
+
+if TYPE_CHECKING:
+    from tests.integration.rpc_node import EchoNode
 
 __all__ = ["collected", "node", "port"]
 NO_LANES = RpcConfig(lanes_max=0)
