@@ -37,7 +37,7 @@ def test_ipv6_listen() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("modles = 'a'", "modles is unknown"),
+        ("modelz = 'a'", "modelz is unknown"),
         ("models = 3", "models is 3; it must be a str"),
         ("models = 'a'\nqueue_max = 1.5", "queue_max is 1.5; it must be a int"),
         ("models = 'a'\nqueue_max = true", "queue_max is True"),
