@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
 
 class Child:  # mutable: alive, then reaped and closed
     """A started executor. `settings` lacks descriptors and parent, which are made here. `on_message` takes what it
-    says, and tells whether more is to be expected soon."""
+    says, and tells whether more is to be expected soon. Raises OSError when the system cannot give another process."""
 
     def __init__(self, reactor: Reactor, settings: Settings, on_message: Callable[[bytes], bool]) -> None:
         self._reactor = reactor
@@ -82,19 +82,25 @@ class Child:  # mutable: alive, then reaped and closed
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self.deaf_since_s: float | None = None
         """When it closed its end, if it did. A process that ends closes it too, some moments before."""
-        self.page = SharedPage.create()
-        self.sock, theirs = seqpacket_pair()
-        with theirs:
-            full = replace(settings, node_fd=theirs.fileno(), page_fd=self.page.fd, parent_pid=os.getpid())
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [*python_module("workers.executor"), *full.words()],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(full.node_fd, full.page_fd),
-                env=child_environment(settings.threads),
-                start_new_session=True,  # a Ctrl-C at the node's terminal is the node's to handle
-            )
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        with ExitStack() as undo:  # for want of descriptors or memory, each of these may fail
+            self.page = SharedPage.create()
+            undo.callback(self.page.close)
+            self.sock, theirs = seqpacket_pair()
+            undo.callback(self.sock.close)
+            with theirs:
+                full = replace(settings, node_fd=theirs.fileno(), page_fd=self.page.fd, parent_pid=os.getpid())
+                self._process = subprocess.Popen(  # noqa: S603 - our own module
+                    [*python_module("workers.executor"), *full.words()],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(full.node_fd, full.page_fd),
+                    env=child_environment(settings.threads),
+                    start_new_session=True,  # a Ctrl-C at the node's terminal is the node's to handle
+                )
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self.pidfd = os.pidfd_open(self.pid)
+            undo.pop_all()
         reactor.add(self.sock.fileno(), self._ready)
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -106,8 +112,11 @@ class Child:  # mutable: alive, then reaped and closed
             except OSError:
                 return
             self._reactor.modify(self.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
-        assert len(self._outbox) < OUTBOX_MAX, "tasks in hand are bounded, and words about tenants are few"
-        self._outbox.append((message, tuple(os.dup(each) for each in descriptors)))
+        assert len(self._outbox) < OUTBOX_MAX, "tasks in hand are bounded, and so are words about tenants"
+        try:
+            self._outbox.append((message, tuple(os.dup(each) for each in descriptors)))
+        except OSError:  # out of descriptors: it would miss a word, so that its tasks must go to another generation
+            self.kill()
 
     def kill(self) -> None:
         """Kills the process, if it still lives."""

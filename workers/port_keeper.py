@@ -85,8 +85,8 @@ class PortKeeper:  # mutable: owns the process
         return self._process is None
 
     def start(self) -> None:
-        """Starts the process."""
-        self._process = process = subprocess.Popen(  # noqa: S603 - our own module
+        """Starts the process. Raises OSError when the system cannot give another one."""
+        process = subprocess.Popen(  # noqa: S603 - our own module
             python_module("workers.port"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -95,7 +95,13 @@ class PortKeeper:  # mutable: owns the process
         )
         assert process.stdin is not None, "asked for above"
         assert process.stdout is not None, "asked for above"
-        self._pidfd = os.pidfd_open(process.pid)
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            process.kill()
+            process.communicate()
+            raise
+        self._process = process
         self._heard = b""
         os.set_blocking(process.stdout.fileno(), False)
         self._reactor.add(process.stdout.fileno(), self._hear)
@@ -182,8 +188,13 @@ class PortKeeper:  # mutable: owns the process
         self._timer = self._reactor.call_later(pause_s, self._start_again)
 
     def _start_again(self) -> None:
-        if not self._stopping:
+        if self._stopping:
+            return
+        try:
             self.start()
+        except OSError as error:
+            _log.warning("the rpc port cannot be started and is tried again: %s", error.strerror)
+            self._timer = self._reactor.call_later(BACKOFF_MAX_S, self._start_again)
 
     def _hear_rest(self, process: subprocess.Popen[bytes]) -> None:
         """What it said just before it ended, most likely why."""

@@ -239,7 +239,12 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._known_tenants.clear()
         self._known_sockets.clear()
         settings = replace(self._settings, generation=self.machine.generation)
-        self._child = child = Child(self._reactor, settings, self._message)
+        try:
+            self._child = child = Child(self._reactor, settings, self._message)
+        except OSError as error:
+            _log.warning("executor %d cannot be started and is tried again: %s", self.desk.number, error.strerror)
+            self._reactor.call_later(0.0, partial(self.handle, ExecutorEvent.PROCESS_REAPED))
+            return
         self._reactor.add(child.pidfd, self._exited)
         self._to_load = self._models()
         child.send(encode_control(Control("load", models=self._to_load)))
@@ -257,8 +262,9 @@ class ExecutorShell:  # mutable: a process, then the next one
 
     def _fence(self) -> None:
         """The process is gone, so nobody writes for these tasks any more: one is lost, the others never ran."""
-        assert self._child is not None, "fenced once per process"
         child, self._child = self._child, None
+        if child is None:
+            return  # it could not be started
         begun_no = child.page.begun_no
         answered_no = child.page.answered_no
         child.close()

@@ -7,6 +7,9 @@ answer again without end.
 from __future__ import annotations
 
 import gc
+import os
+import resource
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -130,3 +133,20 @@ def test_a_client_that_asks_for_the_same_answer_without_end_harms_itself_alone(t
         arena.close_fd()
         assert node.process.poll() is None, node.log.read_text()
         assert other.call("rough", OK, 2) == [0, 2]
+
+
+def test_a_node_without_descriptors_starts_its_children_when_it_has_some(tmp_path: Path) -> None:
+    models = rough_models(tmp_path)
+    with (
+        running_node(tmp_path, models, "--wires", "local,rpc", "--listen", "127.0.0.1:0") as node,
+        client_of(node) as client,
+    ):
+        pid = node.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # what is open stays open
+        for child in node.children() + node.children("workers.port"):
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: node.log.read_text().count("cannot be started") >= 2)
+        assert node.process.poll() is None, node.log.read_text()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert client.call("rough", OK, 1) == [0, 1]
