@@ -36,6 +36,8 @@ IN_HAND_STALE_S = 0.005
 """An executor that has ended nothing for so long gets no more, whatever was estimated: it is at something slow, and
 what is put behind that can neither be cancelled nor go to another one."""
 
+_SPARE = 64
+"""So many entries of jobs that left early are not worth a look at all of them."""
 RESENDS_MAX = 64
 """Kept replies that wait for one executor to send them again: they stand in no queue, so their number is bounded."""
 
@@ -213,7 +215,7 @@ class Admission:  # mutable: the node's queue
     def _enter(self, job: Job) -> None:
         self._waiting += 1
         job.model.waiting += 1
-        self._tidy()
+        self.tidy(_SPARE)
         heappush(self._line, (job.level, job.order, job))
         self._entered += 1  # tells apart the entries of a job that came back
         heappush(self._expiry, (job.deadline_s, self._entered, job))
@@ -223,11 +225,13 @@ class Admission:  # mutable: the node's queue
         job.model.waiting -= 1
         job.state = JobState.OVER
 
-    def _tidy(self) -> None:
-        if len(self._line) > 2 * self._waiting + 64:
+    def tidy(self, spare: int = 0) -> None:
+        """Lets go of jobs that left early, where more than `spare` of them stand beside as many that wait. They hold
+        their tenants' memory."""
+        if len(self._line) > 2 * self._waiting + spare or not spare:
             self._line = [entry for entry in self._line if entry[2].state is JobState.QUEUED]
             heapify(self._line)
-        if len(self._expiry) > 2 * self._waiting + 64:
+        if len(self._expiry) > 2 * self._waiting + spare or not spare:
             self._expiry = [entry for entry in self._expiry if entry[2].state is JobState.QUEUED]
             heapify(self._expiry)
 

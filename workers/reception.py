@@ -142,6 +142,7 @@ class Reception:  # mutable: the node's requests
         for job in self._admission.waiting_jobs():
             if job.asked.tenant is tenant and not job.ask_for_another():
                 self._withdraw(job, Cancelled("the caller left before the request ran", Fate.NEVER_RAN))
+        self._admission.tidy()
         for shell in self.crew.shells:
             shell.forget(tenant.tenant_no)
 

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from socket import MSG_DONTWAIT
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from tests.integration.nodes import (
     OK,
     SLEEP,
     client_of,
+    fails,
     rough_models,
     running_node,
     soon,
@@ -38,7 +40,6 @@ from tests.integration.nodes import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SPOILER = """
 import os, socket, sys
@@ -150,3 +151,26 @@ def test_a_node_without_descriptors_starts_its_children_when_it_has_some(tmp_pat
         assert node.process.poll() is None, node.log.read_text()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert client.call("rough", OK, 1) == [0, 1]
+
+
+def test_nothing_is_kept_of_a_client_that_left_with_a_request_in_the_queue(tmp_path: Path) -> None:
+    with running_node(tmp_path, rough_models(tmp_path)) as node, client_of(node) as other:
+        other.call("rough", SLEEP, 1000)  # so slow it is
+        fds = Path(f"/proc/{node.process.pid}/fd")
+
+        def arenas() -> int:
+            return sum("overspill-arena" in str(fd.readlink()) for fd in fds.iterdir())
+
+        before = arenas()
+        slow = threading.Thread(target=lambda: other.call("rough", SLEEP, 1000))
+        slow.start()
+        wait_until(lambda: node.ran() == [1000, 1000])
+        with client_of(node, 8) as client:
+            waiting = threading.Thread(target=lambda: fails(client, "rough", OK, 1))
+            waiting.start()
+            time.sleep(0.2)  # it waits behind the other one's
+            assert arenas() > before
+            client.channel.abort("gone")
+            waiting.join(20.0)
+        wait_until(lambda: arenas() == before, 3.0)
+        slow.join(20.0)
