@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 EVICT_IDLE_S = 1.0
 """When the table is full, a caller that has been silent this long makes room for a new one."""
+GONE_S = 90.0
+"""gRPC does not tell that a caller died. One that was not heard of for longer than answers are kept loses its arena,
+which may be all pages that it ever used; if it lives, its next message costs a Hello."""
 REOPEN_S = 0.5
 """A dead way to the node is opened anew at most this often, so that a dead node is not asked by every call."""
 _log = logging.getLogger(__name__)
@@ -50,7 +53,7 @@ class Peer:  # mutable: one caller's session
         self.lane_token = secrets.token_hex(16)
         self.exchange = Exchange()
         self.lanes: set[Lane] = set()
-        self.used_s = time.monotonic()
+        self.used_s = self.heard_s = time.monotonic()
         self.closed = False
         self._arena_bytes = arena_bytes
         self._channel = channel
@@ -99,7 +102,7 @@ class Peer:  # mutable: one caller's session
         None: a newer asker of the same id gets the answer. The caller of this tells the exchange what became of it.
         """
         request_id = RequestId(request.client_id, request.request_no)
-        self.used_s = time.monotonic()
+        self.used_s = self.heard_s = time.monotonic()
 
         def run() -> Outcome:
             epoch = request.node_epoch
@@ -232,10 +235,14 @@ class Peers:  # mutable: the table of sessions
         peer.abort(str(error))
 
     def sweep(self, now: float) -> None:
-        """Ends sessions that have been idle too long."""
-        idle_from_s = now - self._config.peer_idle_s
+        """Ends sessions that have been idle too long, or whose callers are gone: a link pings once a second."""
+        idle_from_s, gone_from_s = now - self._config.peer_idle_s, now - GONE_S
         with self._lock:
-            idle = [peer for peer in self._by_session.values() if peer.used_s < idle_from_s and not peer.busy()]
+            idle = [
+                peer
+                for peer in self._by_session.values()
+                if (peer.used_s < idle_from_s or peer.heard_s < gone_from_s) and not peer.busy()
+            ]
             for peer in idle:
                 del self._by_session[peer.session]
         for peer in idle:

@@ -206,7 +206,8 @@ class Service:
 
     def _ping(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         peer = self._peer(message, context)
-        deadline = Deadline.after(min(context.time_remaining() or PING_S, PING_S), time.monotonic())
+        peer.heard_s = time.monotonic()
+        deadline = Deadline.after(min(context.time_remaining() or PING_S, PING_S), peer.heard_s)
         try:
             check_header(message[SESSION_BYTES:])
             return pong_frame(self._ask_ping(peer.channel, deadline))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fabric.errors import Fate, ResourceExhausted
-from fabric.rpc_fallback.config import RpcConfig
+from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig
+from fabric.rpc_fallback.peers import GONE_S, Peers
 from tests.integration.rpc_calls import channel_to, collected, got, node, port, request, soon, wanted
 
 if TYPE_CHECKING:
@@ -46,3 +47,16 @@ def test_a_reply_that_was_given_up_is_refused(node: EchoNode, port: int) -> None
         assert node.runs[call.id] == 1
         got(channel.call(request(70, 64, ack_no=70), soon()))
         got(channel.call(request(71, 100_000, ack_no=71), soon()))
+
+
+def test_the_memory_of_a_caller_that_died_goes_back_soon(node: EchoNode) -> None:
+    peers = Peers(RpcServerConfig(), node.open_channel)
+    dead, alive = peers.admit(1, 1 << 20), peers.admit(2, 1 << 20)
+    alive.heard_s += 10.0  # it pings, though it asks nothing
+    peers.sweep(dead.heard_s + GONE_S - 1.0)
+    assert len(peers) == 2
+    peers.sweep(dead.heard_s + GONE_S + 1.0)
+    assert peers.find(alive.session) is alive
+    assert peers.find(dead.session) is None
+    assert len(node.open) == 1
+    peers.close(soon(1.0))
