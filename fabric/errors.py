@@ -24,6 +24,9 @@ class Fate(IntEnum):
     UNKNOWN = 2
     """It may have run, may be running, or may never run."""
 
+    def __str__(self) -> str:
+        return self.name.lower()
+
 
 class OverspillError(Exception):
     """Any failure that Overspill reports. `code` is its number on the wire, `fate` what became of the request."""

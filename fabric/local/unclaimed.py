@@ -6,8 +6,6 @@ node has long forgotten it. Small replies are kept by the executor, and their sl
 reads frames: `fabric/local/pooled.py` and `fabric/local/mux.py` do. Read `fabric/local/channel.py` next.
 """
 
-# Pure: no clock, no sockets, no randomness of its own.
-
 from __future__ import annotations
 
 from threading import Lock

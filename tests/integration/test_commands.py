@@ -73,7 +73,8 @@ def python(code: str, registry: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_three_commands_of_the_readme(tmp_path: Path) -> None:
     write_model(tmp_path / "models")
-    told = [line.partition("#")[0].split() for line in block("sh", "overspill node").splitlines()]
+    lines = block("sh", "overspill node").splitlines() + block("sh", "overspill models").splitlines()
+    told = [line.partition("#")[0].split() for line in lines]
     told = [[f"dir:{tmp_path}/registry" if word == f"dir:{REGISTRY}" else word for word in words] for words in told]
     assert [words[:2] for words in told] == [["overspill", name] for name in ("node", "models", "doctor")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -93,7 +94,7 @@ def test_the_three_commands_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_the_client_of_the_readme(node: NodeProcess) -> None:
-    done = python(block("python", "import numpy", "Router.connect"), node.registry)
+    done = python(block("python", " Router.connect", "router.prepare"), node.registry)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith("[0. 2. 4. 6.] ")
@@ -101,11 +102,17 @@ def test_the_client_of_the_readme(node: NodeProcess) -> None:
 
 
 def test_the_leased_inputs_of_the_readme(node: NodeProcess) -> None:
-    leased = block("python", "router.prepare")
-    code = "from overspill import Router\n" + f'with Router.connect("dir:{REGISTRY}") as router:\n'
-    code += "".join(f"    {line}\n" for line in leased.splitlines()) + "    print(reply['y'].sum())\n"
+    code = block("python", " Router.connect", "router.prepare") + "    print(reply['y'].sum())\n"
     done = python(code, node.registry)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "8e+06\n", "")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n8e+06\n")
+
+
+def test_the_asynchronous_client_of_the_readme(node: NodeProcess) -> None:
+    done = python(block("python", "AsyncRouter.connect"), node.registry)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("np.float32") == 50
+    assert "np.float32(98.0)]" in done.stdout
 
 
 def test_the_shell_of_the_readme(node: NodeProcess, folder: Path) -> None:
