@@ -51,13 +51,9 @@ class Reception:  # mutable: the node's requests
     crew: Crew
 
     def __init__(
-        self,
-        reactor: Reactor,
-        node_epoch: int,
-        admission: Admission,
-        executors_changed: Callable[[], None],
-        model_refused: Callable[[str, str], None],
-    ) -> None:
+        self, reactor: Reactor, node_epoch: int, admission: Admission,
+        executors_changed: Callable[[], None], model_refused: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
         self._reactor = reactor
         self._epoch = node_epoch
         self._admission = admission
