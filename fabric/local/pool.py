@@ -169,7 +169,10 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
             for pooled in tuple(self._zombies):
                 if pooled.ended(self._unclaimed):
                     self._zombies.remove(pooled)
-                    self._idle.append(pooled)
+                    if pooled.spent:
+                        self._close_socket(pooled)
+                    else:
+                        self._idle.append(pooled)
                     self._freed.notify()
             fault = next((pooled.fault for pooled in self._zombies if pooled.fault), "")
         if fault:

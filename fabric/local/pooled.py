@@ -14,7 +14,7 @@ from socket import MSG_DONTWAIT, MSG_NOSIGNAL
 from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge
-from fabric.frame import FRAME_BYTES_MAX, Kind, bare_frame
+from fabric.frame import FRAME_BYTES_MAX, NO_SLOT, Kind, bare_frame, pack_request
 from fabric.local.exchange import (
     GROWTHS_MAX,
     Places,
@@ -44,13 +44,16 @@ if TYPE_CHECKING:
 _SEND = MSG_DONTWAIT | MSG_NOSIGNAL
 _RECEIVE_BYTES = FRAME_BYTES_MAX + 1
 _GONE = "the node closed the connection"
+LOST_FRAME_S = 5.0
+"""Longer than most requests that were given up still run: to ask for one that does costs its socket."""
 
 
 class PooledSocket:  # mutable: carries one request after the other
     """One socket with its two small slots. `request` is the id that is out, None when there is none; `fault` says
-    what broke the connection, empty while it is whole."""
+    what broke the connection, empty while it is whole; `spent`, that it may bring frames of an earlier request."""
 
     __slots__ = (
+        "_given_up_s",
         "_input",
         "_input_at",
         "_input_view",
@@ -65,6 +68,7 @@ class PooledSocket:  # mutable: carries one request after the other
         "places",
         "request",
         "sock",
+        "spent",
     )
 
     def __init__(self, sock: socket.socket, arena: Arena) -> None:
@@ -72,6 +76,8 @@ class PooledSocket:  # mutable: carries one request after the other
         self.places = Places(arena)
         self.request: RequestId | None = None
         self.fault = ""
+        self.spent = False
+        self._given_up_s = 0.0
         self._late: Lease | None = None
         self._small_bytes = small_slot_bytes(arena)
         self._small_reply_bytes = small_reply_bytes(arena)
@@ -109,6 +115,7 @@ class PooledSocket:  # mutable: carries one request after the other
     def give_up(self) -> None:
         """The caller left: asks for an early end of what is out. Its slots stay lent until `ended`."""
         if self.request is not None:
+            self._given_up_s = time.monotonic()
             self._late = self.places.leave_reply()
             self.cancel(self.request)
         else:
@@ -122,13 +129,16 @@ class PooledSocket:  # mutable: carries one request after the other
         try:
             frame = receive_now(self.sock)
             if frame is None:
+                self._ask_whether_ended(self.request)
                 return False
             if frame and is_second(frame, self.request):
                 return False
             if frame:
                 final = read_final(frame, self.request, self.places)
                 self.places.settle()
-                nbytes = 0 if isinstance(final, OverspillError) else final[0].body_bytes
+                # Where the first final frame was lost, nobody knows what it said.
+                nbytes = final[0].body_bytes if not isinstance(final, OverspillError) else 0
+                nbytes = self.places.capacity if self.spent else nbytes
                 late, self._late = self._late, None
                 unclaimed.keep(self.request.request_no, late, nbytes, time.monotonic())
                 self.request = None
@@ -137,6 +147,17 @@ class PooledSocket:  # mutable: carries one request after the other
         except (ProtocolError, OSError) as error:
             self.fault = str(error)
         return False
+
+    def _ask_whether_ended(self, request: RequestId) -> None:
+        """A signal's handler may raise just after a final frame was read and before anybody noted it: none comes then.
+        The node answers an id that it knows whatever comes with it, and never begins one that has no time and no model.
+        Two frames may follow, so that the socket is spent."""
+        if self.spent or time.monotonic() - self._given_up_s < LOST_FRAME_S:
+            return
+        self.spent = True
+        client_id, request_no = request
+        with suppress(OSError):  # a connection that broke is found so by whoever reads
+            self.sock.send(pack_request(client_id, request_no, 0, 0, 0, NO_SLOT, 0, NO_SLOT, 0, 0, 0, "", b""), _SEND)
 
     def _place(self, call: Call, sizes: ReplySizes) -> None:
         places = self.places

@@ -7,6 +7,7 @@ the bytes are right only if the channel holds that slot until the request is ack
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from fabric.errors import DeadlineExceeded
+from fabric.local import pooled
 from fabric.memory.lease import Lease, tensors
 from fabric.message import RequestId, small_body, tensors_of
 from fabric.transport import Answer, Call
@@ -151,3 +153,21 @@ def test_an_answer_that_comes_as_its_caller_leaves_gives_its_slots_back(filled: 
         return arena.lent_bytes()
 
     assert asyncio.run(all_of_them()) < REPLY_BYTES
+
+
+def test_a_final_frame_that_an_interrupt_lost_is_asked_for(filled: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = filled
+    monkeypatch.setattr(pooled, "LOST_FRAME_S", 0.1)
+    arena = client.channel.arena
+    for number, ms in enumerate((200, 0), 1):
+        with pytest.raises(DeadlineExceeded):
+            client.channel.call(call_of(number, 200, number), soon(0.05))
+        (zombie,) = client.channel._pool._zombies
+        if ms:
+            assert select.select([zombie.sock], [], [], 5.0)[0]
+            assert zombie.sock.recv(1 << 16)  # as if a signal's handler had raised in the moment after
+        settle(client, 10 + number)
+    assert client.channel._pool.busy == 0
+    settle(client, 20)
+    client.channel.call(call_of(30, 0, 3, ack_no=30), soon(5.0))
+    assert arena.lent_bytes() < 2 * REPLY_BYTES
