@@ -19,7 +19,8 @@ from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, Overs
 from fabric.layout import parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.onnxruntime import OnnxModel
-from workers.backends.python import TEXT_MAX, PythonModel
+from workers.backends.python import PythonModel
+from workers.faults import is_refusal, place, told
 
 if TYPE_CHECKING:
     from fabric.layout import Layout, TensorSpec
@@ -86,8 +87,9 @@ class LoadedModel:  # mutable: plans are added as requests come
             return ((monotonic_ns() - began) // 1000,)
         except OverspillError:
             raise
-        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it is refused, others serve
-            raise ModelBroken(f"model {self.config.name!r} fails in its warm-up: {_told(error)}") from None
+        except Exception as error:  # a model's own code may raise anything; it is refused, others serve
+            where = place(error, self.config.path)
+            raise ModelBroken(f"model {self.config.name!r} fails in its warm-up: {told(error)}{where}") from error
 
     def plan(self, descriptors: bytes, body_bytes: int) -> Plan:
         """The plan for a request's descriptors. Raises InvalidArgument when they are not what the model declares, and
@@ -105,7 +107,8 @@ class LoadedModel:  # mutable: plans are added as requests come
     def run(self, plan: Plan, memory: memoryview, body_at: int, reply: memoryview) -> Run:
         """Runs one request. `memory` is the tenant's arena, read-only, `reply` the slot for the outputs.
 
-        Raises InvalidArgument, ModelFailed or ResourceExhausted with fate `ran` once the model's code has begun.
+        Raises InvalidArgument, ModelFailed or ResourceExhausted with fate `ran` once the model's code has begun. What
+        the model's author should see the traceback of is their cause.
         """
         began = monotonic_ns()
         name = self.config.name
@@ -122,14 +125,15 @@ class LoadedModel:  # mutable: plans are added as requests come
         except OverspillError as error:
             error.fate = Fate.RAN
             raise
-        except ValueError as error:
-            raise InvalidArgument(f"model {name!r} refuses its inputs: {_told(error, kind=False)}", Fate.RAN) from None
-        except MemoryError:
+        except MemoryError as error:
             raise ResourceExhausted(
                 f"model {name!r} ran out of memory; send less at once, or use another node", Fate.RAN
-            ) from None
-        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the executor lives on
-            raise ModelFailed(f"model {name!r} failed: {_told(error)}") from None
+            ) from error
+        except Exception as error:  # a model's own code may raise anything; the executor lives on
+            if isinstance(error, ValueError) and is_refusal(error, self.config.path):
+                text = f"model {name!r} refuses its inputs: {told(error, kind=False)}"
+                raise InvalidArgument(text, Fate.RAN) from None
+            raise ModelFailed(f"model {name!r} failed: {told(error)}{place(error, self.config.path)}") from error
         return Run(layout, aside, (monotonic_ns() - began) // 1000)
 
     def _make_plan(self, layout: Layout) -> Plan:
@@ -195,8 +199,3 @@ def _array(step: Step, memory: memoryview, body_at: int, model: str) -> np.ndarr
                 f"input {step.name!r} of model {model!r} holds NaN or infinity, which it refuses; send finite numbers"
             )
     return array
-
-
-def _told(error: BaseException, *, kind: bool = True) -> str:
-    text = " ".join(str(error).split())[:TEXT_MAX]
-    return f"{type(error).__name__}: {text}" if kind or not text else text

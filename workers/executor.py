@@ -39,6 +39,7 @@ from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
 from workers.child import Settings
 from workers.execution import LoadedModel
+from workers.faults import Tracebacks
 from workers.handover import (
     CONTROL_MAGIC,
     DELIVERED,
@@ -90,6 +91,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._places: dict[int, _Place] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._keep = ReplyKeep()
+        self._tracebacks = Tracebacks(sys.stderr)
         self._lapse_at_ns = 0
 
     def serve(self) -> None:
@@ -141,6 +143,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 self._models[name] = model
             except OverspillError as error:
                 results.append(Loaded(name, refused=str(error)))
+                if error.__cause__ is not None:
+                    self._tracebacks.write(name, "to load", error.__cause__, time.monotonic())
         # Libraries and models stay, so the collector need not look at them again, and requests leave no cycles of ours.
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
@@ -155,6 +159,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         began_ns = time.monotonic_ns()
         self._page.began(task.task_no, began_ns)
         kept, flags, compute_us = None, 0, 0
+        failure: OverspillError | None = None
         try:
             if task.flags & RESEND:
                 final, flags = self._again(task, request)
@@ -167,7 +172,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 flags, compute_us = RAN | KEPT, kept.compute_us
         except OverspillError as error:
             final = self._error(task, request, error)
-            kept = None
+            kept, failure = None, error
             flags = RAN if error.fate is Fate.RAN else 0
         if self._deliver(task, final):
             self._page.answered(task.task_no)
@@ -178,9 +183,19 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             self._keep.put(request.client_id, request.request_no, kept)
         self._node.send(pack_done(flags, task.task_no, compute_us) + final)
         self._page.ended()
+        if failure is not None:
+            self._tell_author(request, failure)
+            failure = None  # its traceback holds this frame: without this line, a circle
         if began_ns > self._lapse_at_ns:
             self._lapse_at_ns = began_ns + LAPSE_NS
             self._keep.lapse(began_ns / 1e9)
+
+    def _tell_author(self, request: RequestFrame, failure: OverspillError) -> None:
+        """What the caller got one sentence of, the model's author finds in the node's log with its traceback."""
+        cause = failure if isinstance(failure, ModelFailed) and failure.__cause__ is None else failure.__cause__
+        if cause is not None:
+            doing = f"in request {request.client_id:x}/{request.request_no}"
+            self._tracebacks.write(request.model, doing, cause, time.monotonic())
 
     def _deliver(self, task: Task, final: bytes) -> bool:
         socket_ = self._sockets.get(task.socket_no)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabric.dtypes import DType
-from fabric.errors import MissingDependency, ModelBroken
+from fabric.errors import InvalidArgument, MissingDependency, ModelBroken
+from workers.faults import TEXT_MAX
 
 if TYPE_CHECKING:
     from workers.backends.base import Inputs, Outputs
@@ -52,7 +53,7 @@ class OnnxModel:
         try:
             self._session: Any = onnxruntime.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001 - the library raises types of its own for every kind of bad file
-            raise ModelBroken(f"model {config.name!r}: model.onnx cannot be loaded: {_first_line(error)}") from None
+            raise ModelBroken(f"model {config.name!r}: model.onnx cannot be loaded: {_one_line(error)}") from None
         _compare(config, "input", config.inputs, self._session.get_inputs())
         _compare(config, "output", config.outputs, self._session.get_outputs())
         self._names = [decl.name for decl in config.outputs]
@@ -64,7 +65,7 @@ class OnnxModel:
         try:
             results = self._session.run(self._names, feeds)
         except Exception as error:  # noqa: BLE001 - the library raises types of its own; the sentence is what is useful
-            raise RuntimeError(_first_line(error)) from None
+            raise RuntimeError(_one_line(error)) from None
         for name, result in zip(self._names, results, strict=True):
             outputs[name] = result
 
@@ -78,7 +79,7 @@ class OnnxModel:
             self._session.run(self._names, feeds)
         except Exception as error:  # noqa: BLE001 - as in execute
             raise ModelBroken(
-                f"model {self._config.name!r} fails on zeros of its declared sizes: {_first_line(error)}"
+                f"model {self._config.name!r} fails on zeros of its declared sizes: {_one_line(error)}"
             ) from None
         return True
 
@@ -87,13 +88,15 @@ def _as_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
         texts = [item.decode() for item in array.reshape(-1).tolist()]
     except UnicodeDecodeError:
-        raise ValueError("a BYTES input is no UTF-8 text, which is all that ONNX strings can hold") from None
+        raise InvalidArgument(
+            "a BYTES input is no UTF-8 text, which is all that ONNX strings can hold; send text"
+        ) from None
     return np.array(texts, dtype=object).reshape(array.shape)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
+def _one_line(error: BaseException) -> str:
+    """The whole message in one line: the figures of a wrong dimension stand below its first."""
+    return " ".join(str(error).split())[:TEXT_MAX] or type(error).__name__
 
 
 def _read(config: ModelConfig) -> bytes:

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabric.errors import ModelBroken
-
-TEXT_MAX = 300
-"""Characters of a model's own message that travel in an error."""
+from workers.faults import place, told
 
 if TYPE_CHECKING:
     from workers.backends.base import Inputs, Outputs
@@ -57,12 +55,14 @@ def _make(config: ModelConfig) -> Any:
     sys.modules[name] = module  # dataclasses and pickle look modules up by name
     try:
         spec.loader.exec_module(module)
+        if not hasattr(module, "Model"):
+            raise ModelBroken(f"model {config.name!r} has no class of that name; define class Model in {path}")
         model = module.Model(config)
         if not callable(model.execute):
             raise ModelBroken(f"model {config.name!r}: execute in {path} is no function")
     except ModelBroken:
         raise
-    except Exception as error:  # noqa: BLE001 - a model may raise anything, and must not stop others
-        told = " ".join(str(error).split())[:TEXT_MAX]
-        raise ModelBroken(f"model {config.name!r} cannot be made: {type(error).__name__}: {told}") from None
+    except Exception as error:  # a model may raise anything, and must not stop others
+        where = place(error, config.path)
+        raise ModelBroken(f"model {config.name!r} cannot be made: {told(error)}{where}") from error
     return model

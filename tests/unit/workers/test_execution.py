@@ -163,6 +163,7 @@ def test_sizes_that_only_a_hostile_peer_sends(
         ('KeyError("k")', ModelFailed, "model 'm' failed: KeyError: 'k'"),
         ("MemoryError()", ResourceExhausted, "ran out of memory"),
         ('RuntimeError("x" * 9999)', ModelFailed, "failed: RuntimeError: xxx"),
+        ("RuntimeError()", ModelFailed, "failed: RuntimeError in model.py line 3"),
     ],
 )
 def test_what_a_model_raises(tmp_path: Path, raises: str, error: type[Exception], says: str) -> None:
@@ -172,6 +173,34 @@ def test_what_a_model_raises(tmp_path: Path, raises: str, error: type[Exception]
     assert says in str(caught.value)
     assert len(str(caught.value)) < 400
     assert caught.value.fate is Fate.RAN  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "says"),
+    [
+        ('i["f"][:] = 1', ModelFailed, "failed: ValueError: assignment destination is read-only in model.py line 4"),
+        ("int('x')", ModelFailed, "in model.py line 4"),
+        ("import json; json.loads('{')", ModelFailed, "in model.py line 4"),
+        ("refuse()", InvalidArgument, "refuses its inputs: no"),
+        (
+            "    try: int('x')\n        except ValueError as e: raise ValueError('no x') from e",
+            InvalidArgument,
+            ": no x",
+        ),
+        ("with open('/dev/null'): raise ValueError('in with')", InvalidArgument, ": in with"),
+        ("    try: int('x')\n        except ValueError: raise", ModelFailed, "in model.py line 4"),
+    ],
+)
+def test_only_what_the_model_raises_itself_blames_the_caller(
+    tmp_path: Path, body: str, error: type[Exception], says: str
+) -> None:
+    code = (
+        f"class Model:\n    def __init__(self, config): pass\n    def execute(self, i, o):\n        {body.lstrip()}\n"
+    )
+    with pytest.raises(error) as caught:
+        run(load(tmp_path, code + "def refuse(): raise ValueError('no')\n"), GOOD)
+    assert says in str(caught.value)
+    assert (caught.value.__cause__ is None) is (error is InvalidArgument)
 
 
 def test_warm_up_is_optional_and_timed(tmp_path: Path) -> None:
@@ -189,7 +218,7 @@ def test_warm_up_is_optional_and_timed(tmp_path: Path) -> None:
         ("import nothing_of_this_name", "ModuleNotFoundError"),
         ("def f(:", "SyntaxError"),
         ("Model = 3", "TypeError"),
-        ("x = 1", "AttributeError"),
+        ("x = 1", "define class Model in "),
         ("class Model:\n    def __init__(self, config): raise OSError('no device')", "no device"),
         ("class Model:\n    execute = 3\n    def __init__(self, config): pass", "is no function"),
     ],

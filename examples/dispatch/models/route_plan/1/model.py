@@ -21,7 +21,10 @@ class Model:
 
     def execute(self, inputs: Inputs, outputs: Outputs) -> None:
         """Plan the batch. Raises ValueError for tensors that are no batch; a bad pair gets a status instead."""
-        batch = Batch.from_tensors(inputs)
+        try:
+            batch = Batch.from_tensors(inputs)
+        except ValueError as fault:  # said again here, so that it counts as a refusal and not as an accident
+            raise ValueError(str(fault)) from None
         if batch.options[Option.SUBSET_ORDERS_MAX] > self._subset_orders_max:
             raise ValueError(f"option subset_orders_max must be at most {self._subset_orders_max} on this node")
         for name, array in solve_batch(batch).tensors().items():
