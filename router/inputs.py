@@ -12,6 +12,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument
 from fabric.layout import TensorSpec
@@ -48,6 +50,8 @@ def declared_specs(facts: ModelFacts, rows: int | None, dims: Mapping[str, tuple
     whole shapes by input name. Raises InvalidArgument where that leaves a size open, or a name is not declared."""
     if not facts.inputs:
         raise InvalidArgument(f"model {facts.name!r} declares no inputs, so none can be prepared; use infer")
+    if rows is not None and (not isinstance(rows, int | np.integer) or isinstance(rows, bool) or rows < 0):
+        raise InvalidArgument(f"rows is {rows!r}; give a whole number, at least 0")
     unknown = [name for name in dims if name not in {wanted.name for wanted in facts.inputs}]
     if unknown:
         raise InvalidArgument(f"model {facts.name!r} has no input {unknown[0]!r}; give dims for its own inputs")

@@ -10,6 +10,7 @@ no file and knows no backend's library, and dtypes are names only, because the n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from fabric.errors import ModelBroken
 from workers.pbtxt import Field, Message, Scalar, parse_pbtxt
@@ -26,6 +27,12 @@ _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
     "dynamic_batching",
 })  # fmt: skip
+PARAMETERS = (
+    "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
+)  # fmt: skip
+"""The parameters with a meaning of ours, as `docs/models.md` lists them."""
+_CLOSE = 0.75
+"""How alike two keys are (difflib) when one may be the other misspelt: a letter or two of ten."""
 QUEUE_SIZE_DEFAULT = 1024
 """Requests that may wait for one model. At 1 ms each that is a second of work: longer queues only add timeouts."""
 
@@ -178,11 +185,7 @@ def read_config(text: str, source: str, folder_name: str, version: str, path: st
         parameters=_parameters(read, root),
         instance_count=max((read.number(group, "count", 1) for group in groups), default=1),
         batching=_batching(read, root),
-        warnings=tuple(
-            f"{source}:{field.line}: field {field.name!r} is not used here and changes nothing"
-            for field in root.fields
-            if field.name not in _USED
-        ),
+        warnings=(*_unused_fields(root, source), *_misspelt(read, root)),
     )
     # Read now, so that a wrong word is told when the node starts and not with the first request.
     _ = (config.idempotent, config.flag("refuse_nan"), config.queue_size_max, config.execution_timeout_s)
@@ -200,7 +203,8 @@ def _tensors(read: _Reader, root: Message, what: str, *, batched: bool) -> tuple
         written = read.scalar(message, "data_type", "", ("name",))
         dtype = {"TYPE_STRING": "BYTES"}.get(written, written.removeprefix("TYPE_"))
         if dtype not in DTYPES or not written.startswith("TYPE_"):
-            raise read.error(f"{what} {name!r} has data_type {written!r}; give TYPE_ and a datatype", message.line)
+            types = ", ".join("TYPE_STRING" if known == "BYTES" else f"TYPE_{known}" for known in DTYPES)
+            raise read.error(f"{what} {name!r} has data_type {written!r}; give one of {types}", message.line)
         dims = read.numbers(message, "dims")
         if any(dim < 1 and dim != -1 for dim in dims):
             raise read.error(f"{what} {name!r} has dims {list(dims)}; each is positive, or -1 for any", message.line)
@@ -218,6 +222,27 @@ def _parameters(read: _Reader, root: Message) -> tuple[tuple[str, str], ...]:
             raise read.error("a parameter needs key and value { string_value: ... }", message.line)
         found.append((read.text(message, "key"), read.text(values[0], "string_value")))
     return tuple(found)
+
+
+def _unused_fields(root: Message, source: str) -> list[str]:
+    return [
+        f"{source}:{field.line}: field {field.name!r} is not used here and changes nothing"
+        for field in root.fields
+        if field.name not in _USED
+    ]
+
+
+def _misspelt(read: _Reader, root: Message) -> list[str]:
+    """A python model may have keys of its own, so a key that looks like one of ours is warned about, never refused."""
+    warnings = []
+    for message in read.messages(root, "parameters"):
+        key = read.text(message, "key")
+        meant = get_close_matches(key.lower().replace("-", "_"), PARAMETERS, n=1, cutoff=_CLOSE)
+        if meant and key not in PARAMETERS:
+            warnings.append(
+                f"{read.source}:{message.line}: parameter {key!r} is not one of ours; did you mean {meant[0]!r}?"
+            )
+    return warnings
 
 
 def _batching(read: _Reader, root: Message) -> Batching | None:

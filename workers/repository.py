@@ -38,6 +38,11 @@ def read_repository(folder: str | Path) -> tuple[ModelEntry, ...]:
         raise ConfigError(
             f"the model repository {str(folder)!r} cannot be read ({error.strerror}); give a folder of models"
         ) from None
+    if (Path(folder) / "config.pbtxt").is_file():
+        raise ConfigError(
+            f"{str(folder)!r} is the folder of one model, not of models; give the parent folder,"
+            f" {str(Path(folder).resolve().parent)!r}"
+        )
     if not found:
         raise ConfigError(
             f"the model repository {str(folder)!r} holds no model; put NAME/config.pbtxt and NAME/1/ into it"

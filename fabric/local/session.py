@@ -70,7 +70,7 @@ def _greet(path: str, hello: Hello, deadline: Deadline) -> tuple[socket.socket, 
     sock = seqpacket()
     try:
         _connect(sock, path, deadline)
-        _limit(sock, socket.SO_RCVTIMEO, path, deadline)
+        _limit(sock, socket.SO_RCVTIMEO, deadline)
         if not send_now(sock, encode_hello(hello)):
             raise ProtocolError(f"what listens on {path} takes no HELLO; check what it is")
         frame, descriptors = receive_with_descriptors(sock)
@@ -95,7 +95,7 @@ def _connect(sock: socket.socket, path: str, deadline: Deadline) -> None:
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise ConfigError(f"the socket path {path} is longer than {PATH_BYTES_MAX} bytes; choose a shorter folder")
     # A Unix socket whose backlog is full makes connect wait, and only SO_SNDTIMEO bounds that wait (unix(7)).
-    _limit(sock, socket.SO_SNDTIMEO, path, deadline)
+    _limit(sock, socket.SO_SNDTIMEO, deadline)
     try:
         sock.connect(path)
     except PermissionError:
@@ -106,10 +106,10 @@ def _connect(sock: socket.socket, path: str, deadline: Deadline) -> None:
         raise Unavailable(f"no node listens on {path} ({error.strerror}); start it or choose another") from None
 
 
-def _limit(sock: socket.socket, option: int, path: str, deadline: Deadline) -> None:
+def _limit(sock: socket.socket, option: int, deadline: Deadline) -> None:
     remaining_us = deadline.remaining_us(time.monotonic())
     if remaining_us <= 0:  # and zero would mean forever
-        raise _too_late(path)
+        raise DeadlineExceeded("the time given with the request is over; give it more", Fate.NEVER_RAN)
     sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*divmod(remaining_us, 1_000_000)))
 
 

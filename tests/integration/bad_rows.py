@@ -141,7 +141,7 @@ def _times() -> tuple[Row, ...]:
     seconds = ("give seconds between 0 and",)
     late, unknown = DeadlineExceeded, Fate.UNKNOWN
     return (
-        Row("no time", "double", {"x": X}, late, words=("give",), timeout_s=0.0),
+        Row("no time", "double", {"x": X}, late, words=("over", "give"), timeout_s=0.0),
         Row("a nanosecond", "double", {"x": X}, late, words=("give",), timeout_s=1e-9),
         Row("too little time", "act", act, late, unknown, words=("give", "time"), timeout_s=0.1),
         Row("negative time", "double", {"x": X}, words=("-1", *seconds), timeout_s=-1.0),

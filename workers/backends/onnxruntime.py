@@ -95,8 +95,11 @@ def _as_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _one_line(error: BaseException) -> str:
-    """The whole message in one line: the figures of a wrong dimension stand below its first."""
-    return " ".join(str(error).split())[:TEXT_MAX] or type(error).__name__
+    """The whole message in one line: the figures of a wrong dimension stand at its end. A long one lacks its middle,
+    where the library names its own source."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    half = TEXT_MAX // 2 - 2
+    return text if len(text) <= TEXT_MAX else f"{text[:half]} … {text[-half:]}"
 
 
 def _read(config: ModelConfig) -> bytes:

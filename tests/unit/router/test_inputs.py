@@ -116,7 +116,8 @@ def test_declared_inputs_take_rows_and_whole_shapes() -> None:
     [
         (SIZED, None, {}, r"has shape \[-1, 4\]; give rows=..., or dense="),
         (SIZED, 2, {"dense": (3, 5)}, r"has shape \[3, 5\]; give \[-1, 4\]"),
-        (SIZED, -3, {}, "give"),
+        (SIZED, -3, {}, "rows is -3; give a whole number, at least 0"),
+        (SIZED, 2.5, {}, "rows is 2.5; give a whole number"),
         (SIZED, 2, {"danse": (3, 4)}, "no input 'danse'"),
         (FACTS, 2, {}, "'tag' of model 'plan' is BYTES"),
         (facts("m"), 2, {}, "declares no inputs"),

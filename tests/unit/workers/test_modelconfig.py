@@ -62,12 +62,34 @@ def test_unknown_fields_warn_with_their_line() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("idempotnt", "idempotent"),
+        ("Idempotent", "idempotent"),
+        ("execution-timeout-ms", "execution_timeout_ms"),
+        ("execution_timeout_s", "execution_timeout_ms"),
+        ("max_queue_sizes", "max_queue_size"),
+        ("refuse_nans", "refuse_nan"),
+    ],
+)
+def test_a_misspelt_parameter_is_warned_about(key: str, meant: str) -> None:
+    (warning,) = read(GOOD + f'parameters {{ key: "{key}" value {{ string_value: "7" }} }}').warnings
+    assert warning == f"config.pbtxt:5: parameter {key!r} is not one of ours; did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize("key", ["subset_orders_max", "threads", "queue", "threshold", "vocabulary"])
+def test_a_parameter_of_the_models_own_is_not(key: str) -> None:
+    assert not read(GOOD + f'parameters {{ key: "{key}" value {{ string_value: "7" }} }}').warnings
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         (('name: "m"', 'name: "other"'), "is named 'other'"),
         (('backend: "python"', 'backend: "tensorflow"'), "backend 'tensorflow' is unknown"),
         (('backend: "python"', ""), "backend '' is unknown"),
         (("TYPE_FP32", "TYPE_FP8"), "data_type 'TYPE_FP8'"),
+        (("TYPE_FP32", "TYPE_FLOAT"), "data_type 'TYPE_FLOAT'; give one of TYPE_BOOL, TYPE_UINT8"),
         (("TYPE_FP32", "FP32"), "data_type 'FP32'"),
         (("TYPE_FP32", '"TYPE_FP32"'), "'data_type' must be a name"),
         (("[ -1, 2 ]", "[ 0 ]"), "dims [0]"),

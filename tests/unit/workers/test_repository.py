@@ -71,3 +71,11 @@ def test_no_repository_is_a_config_error(tmp_path: Path, kind: str) -> None:
         folder.mkdir()
     with pytest.raises(ConfigError):
         read_repository(folder)
+
+
+def test_the_folder_of_one_model_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    add(tmp_path / "models", "good", CONFIG)
+    with pytest.raises(ConfigError, match="give the parent folder") as caught:
+        read_repository(tmp_path / "models" / "good")
+    assert str(tmp_path / "models") in str(caught.value)

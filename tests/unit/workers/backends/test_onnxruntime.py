@@ -61,6 +61,8 @@ def test_the_librarys_own_error_is_one_line(folder: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         model.execute(Inputs({"a": np.ones((3, 2), np.float32), "b": np.ones((2, 2), np.float32)}), outputs)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("2 by 3")
+    assert len(str(caught.value)) <= 300
 
 
 def test_the_checksum_beside_the_file_counts(folder: Path) -> None:
