@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discovery.instance import Instance, Readiness
-from fabric.errors import Draining, Fate, OverspillError
+from fabric.errors import AddressInUse, Draining, Fate, OverspillError
 from fabric.frame import VERSION
 from fabric.host import host_id
 from fabric.local.listener import ListenerLimits, LocalListener
 from fabric.local.reactor import Reactor
 from fabric.transport import PeerFacts
 from workers.admission import Admission, ExecutorDesk, ModelQueue
+from workers.bulletin import tell_state, tell_stopped, warn_at_start
 from workers.child import Settings
 from workers.crew import Crew
 from workers.port_keeper import PortKeeper, PortSettings
@@ -79,18 +80,23 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._crew = self._reception.crew = self._make_crew()
         facts = PeerFacts(self._node_id, self._epoch, VERSION)
         limits = ListenerLimits(tenants_max=config.tenants_max, arena_bytes_max=config.arena_bytes_max)
-        self._listener = LocalListener(self._reactor, self._socket_path, facts, self._reception, limits)
+        try:
+            self._listener = LocalListener(self._reactor, self._socket_path, facts, self._reception, limits)
+        except AddressInUse:
+            if config.runtime_dir:
+                raise
+            # The folder is made of the registry and the id, so whoever listens there has both.
+            raise AddressInUse(
+                f"the node id {self._node_id!r} is taken by a running node of the same registry on this host;"
+                " stop that one, or give another --node-id"
+            ) from None
         self._port = self._make_port() if "rpc" in config.wires else None
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT, then drains; gives the exit code. Raises what made a start impossible."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
-        for entry in self._entries:
-            for warning in entry.config.warnings if entry.config else ():
-                _log.warning("%s", warning)
-            if entry.refused:
-                _log.warning("model %s is refused: %s", entry.name, entry.refused)
+        warn_at_start(self._entries, self._config.registry)
         if self._config.exit_with_parent:
             self._look_for_parent(os.getppid())
         try:
@@ -103,6 +109,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             self._close()
         if self._failure is not None:
             raise self._failure
+        tell_stopped(self._node_id)
         return 0
 
     # What it is made of.
@@ -152,8 +159,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         if instance == self._published:
             return
         if self._published is None or instance.readiness is not self._published.readiness:
-            where = ", ".join(filter(None, (instance.local, instance.rpc))) or "no address yet"
-            _log.info("node %s is %s at %s", self._node_id, instance.readiness.value, where)
+            tell_state(instance)
         self._published = instance
         if self._presence is not None:
             self._presence.publish(instance)

@@ -173,9 +173,9 @@ class PortKeeper:  # mutable: owns the process
         was_up, self.port = bool(self.port), 0
         if self._timer is not None:
             self._timer.cancel()
-        if was_up:
-            self._owner.port_changed()
         if self._stopping:
+            if was_up:
+                self._owner.port_changed()
             return
         if not self._had_port:
             self._owner.port_failed(Unavailable(f"the rpc port ended with code {code} before it listened; see its log"))
@@ -185,6 +185,8 @@ class PortKeeper:  # mutable: owns the process
         self._crashes += 1
         pause_s = min(BACKOFF_FIRST_S * 2 ** (self._crashes - 1), BACKOFF_MAX_S)
         _log.warning("the rpc port ended with code %d and is started again in %.1f s", code, pause_s)
+        if was_up:
+            self._owner.port_changed()  # after the reason: the node now says that it is degraded
         self._timer = self._reactor.call_later(pause_s, self._start_again)
 
     def _start_again(self) -> None:

@@ -180,7 +180,8 @@ class ExecutorShell:  # mutable: a process, then the next one
             self._stuck(why)
 
     def _stuck(self, why: str) -> None:
-        self._why = why
+        self._why = why  # told at once: before the node says that it is degraded
+        _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, why)
         self.handle(ExecutorEvent.FOUND_STUCK)
 
     def _message(self, message: bytes) -> bool:
@@ -217,11 +218,11 @@ class ExecutorShell:  # mutable: a process, then the next one
     def _exited(self, _events: int) -> None:
         assert self._child is not None, "its pidfd is watched only while there is a process"
         how = self._child.reap()
+        self._reactor.remove(self._child.pidfd)
         if not self._why:
             self._why = how
-        self._reactor.remove(self._child.pidfd)
-        if self.machine.state not in {ExecutorState.STOPPING, ExecutorState.GONE}:
-            _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, self._why)
+            if self.machine.state not in {ExecutorState.STOPPING, ExecutorState.GONE}:
+                _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, how)
         if self._loading:
             self._load_deaths[self._loading] += 1
             if self._load_deaths[self._loading] >= LOAD_DEATHS_MAX:

@@ -73,7 +73,7 @@ _WRITERS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "other_name": (_config('name: "else"' + _CONFIG.format(backend="python")), ("'else'", "make them equal")),
     "no_inputs": (_config('backend: "python"'), ("no input", "data_type")),
     "odd_dtype": (
-        _config(_CONFIG.format(backend="python").replace("TYPE_FP32", "FP32")), ("'FP32'", "give TYPE_"),
+        _config(_CONFIG.format(backend="python").replace("TYPE_FP32", "FP32")), ("'FP32'", "give one of TYPE_"),
     ),
     "odd_backend": (_config(_CONFIG.format(backend="tensorflow")), ("'tensorflow'", "python, onnxruntime")),
     "odd_flag": (_with("idempotent", "yes"), ("'yes'", "true or false")),

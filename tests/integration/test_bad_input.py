@@ -6,6 +6,7 @@ them all, so a row that harmed it would fail the ones behind it.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -170,4 +171,11 @@ def test_the_node_said_each_broken_model_once(node: NodeProcess) -> None:
         lines = [line for line in node.log.splitlines() if f"model {model} is refused" in line]
         assert len(lines) == 1, lines
         assert words[0] in lines[0]
-    assert "Traceback" not in node.log
+
+
+def test_every_traceback_of_the_log_is_a_models_own(node: NodeProcess) -> None:
+    lines = node.log.splitlines()
+    above = [lines[number - 1] for number, line in enumerate(lines) if line.startswith("Traceback")]
+    assert "model 'raises_when_made' failed to load" in above
+    assert any(re.fullmatch(r"model 'raises' failed in request [0-9a-f]+/\d+", line) for line in above), above
+    assert [line for line in above if not line.startswith("model '") and line] == []

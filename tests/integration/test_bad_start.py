@@ -55,6 +55,7 @@ SETTINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 NODES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "models that are not there": (("--models", "{folder}/none"), ("cannot be read", "give a folder of models")),
     "models that are a file": (("--models", "{folder}/file"), ("cannot be read", "give a folder of models")),
+    "the folder of one model": (("--models", "{folder}/models/double"), ("give the parent folder",)),
     "no model in it": (("--models", "{folder}/empty"), ("holds no model", "put NAME/config.pbtxt")),
     "registry": (("--registry", "consul"), ("'consul'", "give dir:PATH")),
     "TLS files that are not there": (("--tls-cert", "{folder}/none.pem", "--tls-key", "{folder}/none.key"), ("none",)),
@@ -112,6 +113,41 @@ def test_a_node_that_cannot_start_says_why_and_exits_2(wrong: dict[str, str], fo
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     _told(done.stderr, told, wrong)
+
+
+def test_a_node_id_that_is_taken_is_told(folder: Path) -> None:
+    registry = f"dir:{folder / 'taken'}"
+    with NodeProcess(folder, registry, folder / "models", name="one") as node:
+        node.wait_ready()
+        words = ("--registry", registry, "--models", str(folder / "models"), "--node-id", "one")
+        done = subprocess.run(
+            command("node", *words), cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        _told(done.stderr, ("node id 'one' is taken by a running node", "give another --node-id"), {})
+
+
+def test_the_log_of_a_start_warns_and_of_an_end_says_so(folder: Path) -> None:
+    models = copy_models(folder / "warned", "double")
+    with (models / "double" / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "idempotnt" value { string_value: "true" } }\n')
+    log = folder / "alone.log"
+    with log.open("wb") as output:
+        words = ("--models", str(models), "--node-id", "alone", "--wires", "local")
+        node = subprocess.Popen(
+            command("node", *words), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        assert wait_until(lambda: "is ready at" in log.read_text(), 30.0), log.read_text()
+    finally:
+        node.terminate()
+        assert node.wait(30) == 0
+    lines = log.read_text().splitlines()
+    assert sum("no caller can find this node by discovery" in line for line in lines) == 1, lines
+    (ready,) = [line for line in lines if "is ready at" in line]
+    assert ready.endswith(" and serves double")
+    assert any("parameter 'idempotnt' is not one of ours; did you mean 'idempotent'?" in line for line in lines), lines
+    assert lines[-1].endswith("node alone stopped")
 
 
 def test_a_registry_that_cannot_be_written_does_not_stop_a_node(folder: Path) -> None:

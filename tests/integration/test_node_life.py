@@ -119,6 +119,8 @@ def test_the_port_is_started_again_on_its_old_address_while_local_callers_are_se
         before = published(url)
         os.kill(node.children("workers.port")[0], signal.SIGKILL)
         wait_until(lambda: node.state == "degraded")
+        log = node.log.read_text()
+        assert 0 < log.find("the rpc port ended with code -9") < log.find("is degraded"), "the reason comes first"
         assert client.call("rough", OK, 1) == [0, 1]
         wait_until(lambda: node.state == "ready")
         wait_until(lambda: (found := published(url)) is not None and found.readiness is Readiness.READY)
@@ -142,6 +144,7 @@ def test_a_node_that_cannot_be_as_asked_says_so_in_one_sentence_and_ends_with_2(
         done = subprocess.run(
             [sys.executable, "-m", "overspill", "node", *words],
             cwd=ROOT,
+            env={**os.environ, "NODE_TEST_LOG": str(tmp_path / "runs.log")},
             capture_output=True,
             text=True,
             timeout=30,

@@ -1,0 +1,42 @@
+"""What a node's log says of its state and of its start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from discovery.instance import Instance, ModelFacts, Readiness
+from workers.bulletin import NAMES_MAX, state_line, warn_at_start
+
+
+def model(name: str, refused: str = "") -> ModelFacts:
+    return ModelFacts(name, "1", idempotent=True, inputs=(), outputs=(), refused=refused)
+
+
+NODE = Instance(
+    "a", 1, "host", Readiness.READY, "/run/a.sock", "h:1", rpc_tls=False, devices=("cpu:0",),
+    models=(model("double"), model("broken", "no code"), model("act")),
+)  # fmt: skip
+
+
+def test_the_ready_line_names_addresses_and_models() -> None:
+    assert state_line(NODE) == "node a is ready at /run/a.sock, h:1 and serves double, act"
+    assert state_line(replace(NODE, readiness=Readiness.DRAINING)) == "node a is draining at /run/a.sock, h:1"
+    early = replace(NODE, readiness=Readiness.STARTING, local="", rpc="")
+    assert state_line(early) == "node a is starting at no address yet"
+
+
+def test_a_large_repository_makes_no_endless_line() -> None:
+    many = tuple(model(f"m{number}") for number in range(NAMES_MAX + 7))
+    assert state_line(replace(NODE, models=many)).endswith(f"m{NAMES_MAX - 1} and 7 more")
+
+
+@pytest.mark.parametrize(("registry", "warnings"), [("", 1), ("dir:/tmp/r", 0)])
+def test_a_node_without_a_registry_is_warned_about(
+    registry: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_at_start((), registry)
+    assert len(caplog.records) == warnings
+    assert all("no caller can find this node" in record.message for record in caplog.records)
+    assert all("--registry dir:PATH" in record.message for record in caplog.records)

@@ -1,0 +1,55 @@
+"""What a node tells its operator: a line for each state with addresses and models, and a warning for what looks wrong.
+
+The lines are for people and for tests of the whole; other programs read the registry. This module decides nothing about
+readiness. Read `workers/node.py` next.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from discovery.instance import Readiness
+
+if TYPE_CHECKING:
+    from discovery.instance import Instance
+    from workers.repository import ModelEntry
+
+_log = logging.getLogger(__name__)
+NAMES_MAX = 20
+"""Models that the ready line names; `overspill models` lists all."""
+
+
+def warn_at_start(entries: tuple[ModelEntry, ...], registry: str) -> None:
+    """Tells what the configurations hold that has no effect, which models are refused, and that no registry is set."""
+    if not registry:
+        _log.warning(
+            "no registry is given, so no caller can find this node by discovery; say --registry dir:PATH, or have"
+            " callers connect to static:HOST:PORT"
+        )
+    for entry in entries:
+        for warning in entry.config.warnings if entry.config else ():
+            _log.warning("%s", warning)
+        if entry.refused:
+            _log.warning("model %s is refused: %s", entry.name, entry.refused)
+
+
+def state_line(instance: Instance) -> str:
+    """`node a is ready at /run/…/node.sock, 127.0.0.1:7071 and serves double, act`."""
+    where = ", ".join(filter(None, (instance.local, instance.rpc))) or "no address yet"
+    line = f"node {instance.node_id} is {instance.readiness.value} at {where}"
+    served = [model.name for model in instance.models if not model.refused]
+    if instance.readiness is not Readiness.READY:
+        return line
+    more = f" and {len(served) - NAMES_MAX} more" if len(served) > NAMES_MAX else ""
+    return f"{line} and serves {', '.join(served[:NAMES_MAX])}{more}"
+
+
+def tell_state(instance: Instance) -> None:
+    """Logs the state."""
+    _log.info("%s", state_line(instance))
+
+
+def tell_stopped(node_id: str) -> None:
+    """Logs the last line of a node's life."""
+    _log.info("node %s stopped", node_id)
