@@ -86,12 +86,13 @@ def _unix_sockets() -> Finding:
 
 def _libraries() -> Iterator[Finding]:
     needed = {"numpy": "numpy", "grpc": "grpcio", "tenacity": "tenacity"}
+    # Plain package names, which work beside an installed Overspill and beside a checkout alike.
     optional = {
-        "onnxruntime": ("ONNX models", "pip install 'overspill[onnx]'"),
-        "numba": ("the dispatch example", "pip install 'overspill[dispatch]'"),
-        "pyverbs": ("the rdma wire", "apt install python3-pyverbs, the PyPI wheel needs its own libibverbs"),
-        "cupy": ("GPU kernels", "pip install 'overspill[gpu]'"),
-        "tensorrt": ("TensorRT engines", "pip install 'overspill[gpu]'"),
+        "onnxruntime": ("ONNX models need it", "pip install onnxruntime"),
+        "numba": ("the dispatch example needs it", "pip install numba"),
+        "pyverbs": ("the rdma wire needs it", "apt install python3-pyverbs, the PyPI wheel needs its own libibverbs"),
+        "cupy": ("GPU kernels need it", "pip install cupy-cuda13x"),
+        "tensorrt": ("TensorRT engines need it", "pip install tensorrt"),
     }
     for module, package in needed.items():
         if find_spec(module) is None:
@@ -100,7 +101,7 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(Grade.OK, package, "installed")
     for module, (purpose, mend) in optional.items():
         if find_spec(module) is None:
-            yield Finding(Grade.MISSING, module, f"{purpose} needs it; {mend}")
+            yield Finding(Grade.MISSING, module, f"{purpose}; {mend}")
         else:
             yield Finding(Grade.OK, module, "installed")
 
@@ -123,7 +124,11 @@ def registry_findings(url: str) -> list[Finding]:
         return [Finding(Grade.BROKEN, "registry", str(error))]
     if not instances:
         return [Finding(Grade.BROKEN, "registry", f"{url} answers and has no node; start one with `overspill node`")]
-    findings = [Finding(Grade.OK, "registry", f"{url} answers with {len(instances)} nodes")]
+    findings = [
+        Finding(
+            Grade.OK, "registry", f"{url} answers with {len(instances)} {'node' if len(instances) == 1 else 'nodes'}"
+        )
+    ]
     for instance in instances:
         refused = [model for model in instance.models if model.refused]
         findings += [Finding(Grade.BROKEN, f"{instance.node_id}/{model.name}", model.refused) for model in refused]

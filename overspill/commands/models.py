@@ -32,28 +32,41 @@ def run(args: argparse.Namespace) -> int:
     if not instances:
         print("no node is registered; start one with `overspill node`")
         return 0
-    rows = [("MODEL", "VERSION", "NODE", "STATE", "IDEMPOTENT", "INPUTS", "OUTPUTS")]
+    rows, refused = _offered(instances), _refused(instances)
+    _print_table(rows)
+    if refused:
+        print("\nrefused:")
+        _print_table(refused)
+    return 0
+
+
+def _offered(instances: list[Instance]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("MODEL", "VERSION", "NODE", "STATE", "IDEMPOTENT", "INPUTS", "OUTPUTS")]
     for instance in instances:
         for model in instance.models:
-            state = f"refused: {model.refused}" if model.refused else instance.readiness.value
-            idempotent = "yes" if model.idempotent else "no"
-            rows.append(
-                (
-                    model.name,
-                    model.version,
-                    instance.node_id,
-                    state,
-                    idempotent,
-                    _sign(model.inputs),
-                    _sign(model.outputs),
-                )
-            )
+            state = "refused" if model.refused else instance.readiness.value
+            told = (model.name, model.version, instance.node_id, state, "yes" if model.idempotent else "no")
+            rows.append((*told, _sign(model.inputs), _sign(model.outputs)))
         if not instance.models:
             rows.append(("-", "-", instance.node_id, instance.readiness.value, "-", "-", "-"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return rows
+
+
+def _refused(instances: list[Instance]) -> list[tuple[str, ...]]:
+    """Reasons are sentences: in the table above they would push every other column off the screen."""
+    return [
+        (f"  {model.name}", f"on {instance.node_id}:", model.refused)
+        for instance in instances
+        for model in instance.models
+        if model.refused
+    ]
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    # The last column is not padded: one long reason would make every line as long.
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    return 0
+        print("  ".join([*(text.ljust(width) for text, width in zip(row[:-1], widths, strict=True)), row[-1]]))
 
 
 def _sign(tensors: tuple[TensorFacts, ...]) -> str:

@@ -48,7 +48,7 @@ def show(options: DemoOptions) -> int:
     try:
         from overspill.demo.work import make_round
     except ImportError as error:
-        raise MissingDependency(f"the demo needs {error.name}; run `pip install 'overspill[dispatch]'`") from None
+        raise MissingDependency(f"the demo needs {error.name}; run `pip install numba onnxruntime`") from None
     from overspill import Router
 
     _check_writable(options.report)

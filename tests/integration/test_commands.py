@@ -143,8 +143,12 @@ def test_models_shows_what_is_offered_and_what_was_refused(
     assert lines[0].split() == ["MODEL", "VERSION", "NODE", "STATE", "IDEMPOTENT", "INPUTS", "OUTPUTS"]
     (double,) = [line.split() for line in lines if line.startswith("double ")]
     assert double == ["double", "1", "a", "ready", "yes", "x:FP32[-1]", "y:FP32[-1]"]
-    (broken,) = [line for line in lines if line.startswith("no_code ")]
-    assert "refused: model 'no_code' has no" in broken
+    assert [line.split()[3] for line in lines if line.startswith("no_code ")] == ["refused"]
+    below = lines[lines.index("refused:") + 1 :]
+    (why,) = [line.split(maxsplit=3) for line in below if line.startswith("  no_code ")]
+    assert why[1:3] == ["on", "a:"]
+    assert why[3].startswith("model 'no_code' has no ")
+    assert max(map(len, lines[: lines.index("refused:")])) < 160, "no reason makes the table wide"
 
 
 def test_models_as_json(node: NodeProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +169,8 @@ def test_doctor_finds_the_broken_models_and_the_node(
     lines = out.splitlines()
     assert any(line.startswith("ok       a: 127.0.0.1:") and "accepts connections" in line for line in lines), out
     assert any(line.startswith("broken   a/no_code: ") for line in lines), out
+    assert any(line.startswith("ok       registry: ") and line.endswith(" answers with 1 node") for line in lines), out
+    assert "overspill[" not in out, "a checkout has no such name to install"
     assert any(line.startswith("broken   cut_config: ") for line in lines), out
     assert "Traceback" not in out
 

@@ -42,7 +42,7 @@ class OnnxModel:
             import onnxruntime
         except ImportError:
             raise MissingDependency(
-                f"model {config.name!r} needs ONNX Runtime; install it: pip install 'overspill[onnx]'"
+                f"model {config.name!r} needs ONNX Runtime; install it: pip install onnxruntime"
             ) from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = config.whole_number("intra_op_threads", threads)

@@ -73,7 +73,7 @@ def read_weights(spec: NetSpec, model: Path) -> Weights:
 
 def _onnx() -> Any:
     if importlib.util.find_spec("onnx") is None:
-        raise BrokenModelFile("Checking model files needs the onnx package: pip install 'overspill[dispatch]'.")
+        raise BrokenModelFile("Checking model files needs the onnx package: pip install onnx.")
     import onnx
 
     return onnx

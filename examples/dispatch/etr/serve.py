@@ -28,7 +28,7 @@ class Session:
         """Open a model file; raises BrokenModelFile where it is unfit or ONNX Runtime is not installed."""
         payload = read_model(model)
         if importlib.util.find_spec("onnxruntime") is None:
-            raise BrokenModelFile("Running model files needs ONNX Runtime: pip install 'overspill[dispatch]'.")
+            raise BrokenModelFile("Running model files needs ONNX Runtime: pip install onnxruntime.")
         # ONNX Runtime 1.32 reports its use to its maker from the moment it is imported, unless told not to.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime

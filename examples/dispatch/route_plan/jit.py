@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 try:
     import numba
 except ImportError as missing:
-    raise ImportError("route_plan needs numba: install it with `pip install 'overspill[dispatch]'`") from missing
+    raise ImportError("route_plan needs numba: install it with `pip install numba`") from missing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
