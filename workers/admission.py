@@ -191,7 +191,11 @@ class Admission:  # mutable: the node's queue
         late = []
         while self._expiry and self._expiry[0][0] <= now:
             _, _, job = heappop(self._expiry)
-            if job.state is JobState.QUEUED:
+            if job.state is not JobState.QUEUED:
+                continue
+            if job.deadline_s > now:  # somebody more patient asked for the same
+                self._await_expiry(job)
+            else:
                 self.withdraw(job)
                 late.append(job)
         return late
@@ -217,6 +221,9 @@ class Admission:  # mutable: the node's queue
         job.model.waiting += 1
         self.tidy(_SPARE)
         heappush(self._line, (job.level, job.order, job))
+        self._await_expiry(job)
+
+    def _await_expiry(self, job: Job) -> None:
         self._entered += 1  # tells apart the entries of a job that came back
         heappush(self._expiry, (job.deadline_s, self._entered, job))
 

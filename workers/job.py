@@ -90,5 +90,24 @@ class Job:  # mutable: its state and place change as it moves
                 return True
         return False
 
+    def attach(self, waiter: Waiter, deadline_s: float) -> None:
+        """One more asks for the same. In the queue it may wait as long as the most patient of them."""
+        self.attached.append(waiter)
+        if self.state is JobState.QUEUED:
+            self.deadline_s = max(self.deadline_s, deadline_s)
+
+    def leave(self, socket: TenantSocket) -> bool:
+        """Whoever asked on this socket gave up; False unless somebody else waits for the same."""
+        first = self.asked
+        if first.socket is socket:
+            if self.ask_for_another():
+                return True
+            self.asked = first
+            return False
+        left = next((waiter for waiter in self.attached if waiter.socket is socket), None)
+        if left is not None:
+            self.attached.remove(left)
+        return left is not None
+
     def __repr__(self) -> str:
         return f"<Job {self.client_id:016x}-{self.request_no} of {self.model.name} {self.state.value}>"

@@ -103,7 +103,7 @@ class Reception:  # mutable: the node's requests
             request.request_no,
             asked,
             now,
-            now + min(request.budget_us / 1e6, TIMEOUT_MAX_S),
+            _deadline_s(request, now),
             request.priority or DEFAULT_LEVEL,
             request.body_bytes,
         )
@@ -115,13 +115,17 @@ class Reception:  # mutable: the node's requests
         else:
             self._arm_expiry()
 
-    # Its arguments are those of the contract.
-    def cancel(self, tenant: Tenant, socket: TenantSocket, request_no: int, client_id: int) -> None:  # noqa: ARG002
-        """Ends a request that still waits; one that is with an executor goes on, and its final frame comes."""
+    def cancel(self, tenant: Tenant, socket: TenantSocket, request_no: int, client_id: int) -> None:
+        """Ends a request that still waits, unless another socket asked for the same; one that is with an executor goes
+        on, and its final frame comes."""
         client = self._dedupe.clients.get(client_id)
         job = client.running.get(request_no) if client is not None and client_id == tenant.client_id else None
         if job is not None and job.state is JobState.QUEUED:
-            self._withdraw(job, Cancelled("the caller gave the request up before it ran", Fate.NEVER_RAN))
+            error = Cancelled("the caller gave the request up before it ran", Fate.NEVER_RAN)
+            if job.leave(socket):
+                socket.send(self._error_frame(client_id, request_no, error))
+            else:
+                self._withdraw(job, error)
 
     def load(self, tenant: Tenant) -> Load:
         """The node's load as this client should see it."""
@@ -244,7 +248,8 @@ class Reception:  # mutable: the node's requests
                 raise ResourceExhausted(
                     f"{ATTACHED_MAX} sockets wait for request {request.request_no} already; wait for it", Fate.UNKNOWN
                 )
-            known.attached.append(asked)
+            check_places(request, asked.tenant.arena.nbytes)  # it may be this frame that an executor gets
+            known.attach(asked, _deadline_s(request, monotonic()))
         elif known.holder is None:
             asked.socket.send(known.frame)
         else:
@@ -297,3 +302,7 @@ class Reception:  # mutable: the node's requests
     def _lapse(self) -> None:
         self._dedupe.lapse(monotonic())
         self._reactor.call_later(LAPSE_S, self._lapse)
+
+
+def _deadline_s(request: RequestFrame, now: float) -> float:
+    return now + min(request.budget_us / 1e6, TIMEOUT_MAX_S)

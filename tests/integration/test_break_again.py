@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from fabric.local import pooled
 from fabric.memory.lease import Lease, tensors
 from fabric.message import RequestId, small_body, tensors_of
 from fabric.transport import Answer, Call
-from tests.integration.nodes import Client, client_of, running_node, soon, wait_until, write_model
+from tests.integration.nodes import Client, RunningNode, client_of, running_node, soon, wait_until, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,17 +44,24 @@ class Model:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterator[Client]:
-    """A client of a node with the model `fill`, which answers with a mebibyte of what it is asked for."""
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    """A node with the model `fill`, which answers with a mebibyte of what it is asked for."""
     write_model(tmp_path / "models", "fill", FILL)
-    with running_node(tmp_path, tmp_path / "models") as node, client_of(node) as client:
+    with running_node(tmp_path, tmp_path / "models") as node:
+        yield node
+
+
+@pytest.fixture
+def filled(node: RunningNode) -> Iterator[Client]:
+    """A client of that node."""
+    with client_of(node) as client:
         yield client
 
 
-def call_of(number: int, ms: int, value: int, ack_no: int = 0) -> Call:
+def call_of(number: int, ms: int, value: int, ack_no: int = 0, client_id: int = 7) -> Call:
     """A request for a mebibyte of `value` after `ms`."""
     body = small_body(tensors_of({"x": np.array([ms, value], np.int64)}))
-    return Call(RequestId(7, number), "fill", body, ack_no=ack_no, reply_bytes=REPLY_BYTES)
+    return Call(RequestId(client_id, number), "fill", body, ack_no=ack_no, reply_bytes=REPLY_BYTES)
 
 
 def values_of(answer: Answer) -> list[int]:
@@ -171,3 +179,27 @@ def test_a_final_frame_that_an_interrupt_lost_is_asked_for(filled: Client, monke
     settle(client, 20)
     client.channel.call(call_of(30, 0, 3, ack_no=30), soon(5.0))
     assert arena.lent_bytes() < 2 * REPLY_BYTES
+
+
+def test_who_gives_up_does_not_cancel_the_request_of_who_asks_again(node: RunningNode, filled: Client) -> None:
+    """A retry may overtake the CANCEL of the attempt before it, on another socket or wire."""
+    with client_of(node, 8) as other, client_of(node) as second:
+        slow = call_of(2, 600, 2, client_id=8)
+        values_of(other.channel.call(slow._replace(id=RequestId(8, 1)), soon(5.0)))  # so slow it is
+        found: dict[Client, list[int]] = {}
+
+        def ask(client: Client, call: Call, timeout_s: float) -> None:
+            with suppress(DeadlineExceeded):
+                found[client] = values_of(client.channel.call(call, soon(timeout_s)))
+
+        threads = []
+        for client, call, timeout_s in (
+            (other, slow, 5.0), (filled, call_of(1, 0, 5), 0.3), (second, call_of(1, 0, 5), 5.0),
+        ):  # fmt: skip
+            threads.append(threading.Thread(target=ask, args=(client, call, timeout_s)))
+            threads[-1].start()
+            time.sleep(0.1)
+        for thread in threads:
+            thread.join(10.0)
+        assert (found[other], found[second]) == ([2], [5])
+        settle(filled, 3)
