@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fabric.transport import PeerFacts
 
 _NO_LOAD = Load(0, 0, 0, 0)
+_GREETING_S = 0.25
+"""Time enough for a HELLO on a crowded machine: our own clients send it right after they connect."""
 _PAUSE_S = 0.1
 """How long accepting rests when the process is out of descriptors: the waiting peers stay in the backlog."""
 
@@ -123,17 +125,26 @@ class LocalListener:  # mutable: owns the listening socket and every session
         sock.settimeout(0.0)
         if credentials(sock).uid not in self._uids:
             self._refuse(sock, AccessDenied("this node serves its own user only; run the client as that user"))
-        elif len(self._strangers) >= self._limits.strangers_max:
+        elif len(self._strangers) >= self._limits.strangers_max and not self._make_room():
             self._refuse(sock, ResourceExhausted("too many connections wait to be greeted; try again a little later"))
         else:
             timer = self._reactor.call_later(self._limits.hello_timeout_s, partial(self._too_quiet, sock))
             self._strangers[sock.fileno()] = (sock, timer)
             self._reactor.add(sock.fileno(), partial(self._greet, sock, timer))
 
+    def _make_room(self) -> bool:
+        """Gives up on the stranger that has been silent longest: silent ones must not keep out those who speak."""
+        sock, timer = next(iter(self._strangers.values()))
+        if timer.at_s - self._reactor.now() > self._limits.hello_timeout_s - _GREETING_S:
+            return False
+        timer.cancel()
+        self._too_quiet(sock)
+        return True
+
     def _too_quiet(self, sock: socket.socket) -> None:
         self._strangers.pop(sock.fileno())
         self._reactor.remove(sock.fileno())
-        self._refuse(sock, ProtocolError(f"no HELLO came within {self._limits.hello_timeout_s} s; say it first"))
+        self._refuse(sock, ProtocolError("no HELLO came in time; say it right after connecting"))
 
     def _forget_stranger(self, sock: socket.socket, timer: Timer) -> None:
         timer.cancel()

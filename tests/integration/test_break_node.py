@@ -12,7 +12,7 @@ import resource
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from socket import MSG_DONTWAIT
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from fabric.errors import ExecutorLost
 from fabric.frame import RequestFrame, encode_request
 from fabric.hello import Hello
 from fabric.local.session import open_session
+from fabric.local.sockets import seqpacket
 from fabric.message import small_body, tensors_of
 from tests.integration.nodes import (
     CONFIG,
@@ -174,3 +175,15 @@ def test_nothing_is_kept_of_a_client_that_left_with_a_request_in_the_queue(tmp_p
             waiting.join(20.0)
         wait_until(lambda: arenas() == before, 3.0)
         slow.join(20.0)
+
+
+def test_silent_strangers_do_not_keep_out_who_speaks(tmp_path: Path) -> None:
+    with running_node(tmp_path, rough_models(tmp_path)) as node, ExitStack() as strangers:
+        for _ in range(300):
+            sock = strangers.enter_context(seqpacket())
+            sock.settimeout(0.0)
+            with suppress(BlockingIOError):  # the backlog is full for a moment
+                sock.connect(node.path)
+        time.sleep(0.5)
+        with client_of(node) as client:
+            assert client.call("rough", OK, 1) == [0, 1]
