@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from overspill.demo.records import Audit, Fault, Record, percentile, recovery_s
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 960, 340, 60, 20, 40
-_COLOURS = ("#2a6fbb", "#d9822b", "#3f9b57", "#8a56ac", "#b8433f")
+_COLOURS = ("#2a6fbb", "#d9822b", "#3f9b57", "#8a56ac", "#555")
+_BAD = "#d00"
+_LEGEND_STEP = 150
+_TICKS = 5
+"""About as many on each axis; the step between them is a round number."""
+ERRORS_MAX = 10
+ERRORS_CAPTION = "Errors callers saw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +99,16 @@ def as_text(outcome: Outcome) -> str:
             "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-    errors = sorted({record.error for record in outcome.records if record.error})
-    lines += ["", "Errors callers saw:", *(f"  {error}" for error in errors[:10])] if errors else []
+    told = errors(outcome)
+    lines += ["", f"{ERRORS_CAPTION}:", *(f"  {error}" for error in told)] if told else []
     return "\n".join(lines)
+
+
+def errors(outcome: Outcome) -> list[str]:
+    """What callers were told, each sentence once, and how many more there were."""
+    found = sorted({record.error for record in outcome.records if record.error})
+    more = [f"… and {len(found) - ERRORS_MAX} others"] if len(found) > ERRORS_MAX else []
+    return [*found[:ERRORS_MAX], *more]
 
 
 def as_html(outcome: Outcome) -> str:
@@ -107,6 +121,9 @@ def as_html(outcome: Outcome) -> str:
         head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
         parts.append(f"<h2>{escape(caption)}</h2><table><tr>{head}</tr>{body}</table>")
+    if told := errors(outcome):
+        items = "".join(f"<li>{escape(error)}</li>" for error in told)
+        parts.append(f"<h2>{ERRORS_CAPTION}</h2><ul>{items}</ul>")
     style = (
         "body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}"
         "table{border-collapse:collapse}td,th{padding:.25em .9em;border-bottom:1px solid #ddd;text-align:left}"
@@ -121,8 +138,9 @@ def as_html(outcome: Outcome) -> str:
 def _timeline(outcome: Outcome) -> str:
     """Latency over time, a dot for each request, a colour for each node, a line for each fault."""
     records = outcome.records
-    top_ms = max((record.latency_ms for record in records), default=1.0) or 1.0
-    end_s = max([outcome.took_s, *(record.ended_s for record in records)]) or 1.0
+    ticks_ms = ticks(max((record.latency_ms for record in records), default=1.0) or 1.0)
+    ticks_s = ticks(max([outcome.took_s, *(record.ended_s for record in records)]) or 1.0)
+    top_ms, end_s = ticks_ms[-1], ticks_s[-1]
     workers = sorted({record.worker for record in records if record.worker})
     colours = {worker: _COLOURS[index % len(_COLOURS)] for index, worker in enumerate(workers)}
 
@@ -133,13 +151,14 @@ def _timeline(outcome: Outcome) -> str:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * latency_ms / top_ms
 
     marks = [f'<line x1="{_LEFT}" y1="{y(0)}" x2="{_WIDTH - 10}" y2="{y(0)}" stroke="#888"/>']
-    for step in range(5):
-        at_s, at_ms = end_s * step / 4, top_ms * step / 4
-        anchor = "end" if step == 4 else "middle"  # the last label would be cut by the edge
-        marks.append(f'<text x="{x(at_s):.0f}" y="{_HEIGHT - 22}" text-anchor="{anchor}">{at_s:.1f} s</text>')
-        marks.append(f'<text x="{_LEFT - 6}" y="{y(at_ms) + 4:.0f}" text-anchor="end">{at_ms:.0f} ms</text>')
+    for at_s in ticks_s:
+        anchor = "end" if at_s == end_s else "middle"  # the last label would be cut by the edge
+        marks.append(f'<text x="{x(at_s):.0f}" y="{_HEIGHT - 22}" text-anchor="{anchor}">{at_s:g} s</text>')
+    marks += [
+        f'<text x="{_LEFT - 6}" y="{y(at_ms) + 4:.0f}" text-anchor="end">{at_ms:g} ms</text>' for at_ms in ticks_ms
+    ]
     for record in records:
-        colour = "#d00" if record.error or not record.right else colours.get(record.worker, "#000")
+        colour = _BAD if record.error or not record.right else colours.get(record.worker, "#000")
         size = 3.5 if record.attempts > 1 or record.error else 2
         place = f"{record.worker} over {record.wire}" if record.worker else "no node"
         tip = f"{record.stage} on {place}, attempts {record.attempts}"
@@ -149,11 +168,19 @@ def _timeline(outcome: Outcome) -> str:
         )
     for fault in outcome.faults:
         at = f"{x(fault.at_s):.1f}"
-        marks.append(f'<line x1="{at}" y1="{_TOP}" x2="{at}" y2="{y(0)}" stroke="#d00" stroke-dasharray="4 3"/>')
+        marks.append(f'<line x1="{at}" y1="{_TOP}" x2="{at}" y2="{y(0)}" stroke="{_BAD}" stroke-dasharray="4 3"/>')
         marks.append(f'<text x="{at}" y="{_TOP - 6}" text-anchor="middle">{escape(fault.kind)}</text>')
-    for index, worker in enumerate(workers):
-        left = _LEFT + 150 * index
-        marks.append(f'<circle cx="{left}" cy="{_HEIGHT - 8}" r="4" fill="{colours[worker]}"/>')
-        marks.append(f'<text x="{left + 8}" y="{_HEIGHT - 4}">{escape(worker)}</text>')
+    legend = [(worker, colours[worker]) for worker in workers] + [("failed or wrong", _BAD)]
+    for index, (name, colour) in enumerate(legend):
+        left = _LEFT + _LEGEND_STEP * index
+        marks.append(f'<circle cx="{left}" cy="{_HEIGHT - 8}" r="4" fill="{colour}"/>')
+        marks.append(f'<text x="{left + 8}" y="{_HEIGHT - 4}">{escape(name)}</text>')
     told = "Each dot is a request: what its caller waited, over when it was answered. Larger dots were tried again."
     return f'<p>{told}</p><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Timeline">{"".join(marks)}</svg>'
+
+
+def ticks(most: float) -> list[float]:
+    """Round numbers from 0 to at least `most`, about five of them: steps of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** floor(log10(most / _TICKS))
+    step = next(power * each for each in (1, 2, 5, 10) if power * each * _TICKS >= most)
+    return [number * step for number in range(ceil(most / step) + 1)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
@@ -79,16 +80,17 @@ def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
     sizes: list[int] = []
     alone_s, rounds = 0.0, set()
     give_up_at = time.monotonic() + PREPARE_S
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), mp_context=context) as pool:
-        for each, shard, solved in _solved_shards(pool, data, seed):
-            jobs.append(_planning_job(f"{each.name}/{shard.number}", shard, solved))
-            alone_s += solved.took_s
-            sizes.append(len(shard.rows))
-            rounds.add(each.name)
-            if alone_s >= OVERLOAD * limit_s or time.monotonic() > give_up_at:
-                break
-        pool.shutdown(cancel_futures=True)
+    with _pool() as pool:
+        try:
+            for each, shard, solved in _solved_shards(pool, data, seed):
+                jobs.append(_planning_job(f"{each.name}/{shard.number}", shard, solved))
+                alone_s += solved.took_s
+                sizes.append(len(shard.rows))
+                rounds.add(each.name)
+                if alone_s >= OVERLOAD * limit_s or time.monotonic() > give_up_at:
+                    break
+        finally:
+            pool.shutdown(cancel_futures=True)
     if data is not None:
         mini, took_s = _mini_jobs(data)
         jobs += mini
@@ -101,6 +103,19 @@ def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
     )
     title = "a generated city" if data is None else "public routing instances and delivery records"
     return Work(title, description, Path(shipped_models.__file__).parent, jobs, limit_s, alone_s)
+
+
+def _pool() -> ProcessPoolExecutor:
+    """Processes that are deaf to Ctrl-C, which a terminal sends to all of them: the demo ends them, and none prints a
+    traceback. They inherit the mask, so they are deaf from the first moment; a Ctrl-C meanwhile reaches us after it."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), mp_context=context)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool.submit(os.getpid)  # starts all processes
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pool
 
 
 def _rounds(data: Path | None, seed: int) -> Iterator[Round]:

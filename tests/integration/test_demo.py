@@ -102,6 +102,30 @@ def nodes_under(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("after_s", [0.2, 2.0])
+def test_ctrl_c_while_the_round_is_made_prints_one_line(tmp_path, scratch, after_s):
+    process = subprocess.Popen(
+        [*DEMO, "--report", str(tmp_path / "report.html"), "--limit-s", "20"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        start_new_session=True,  # as a terminal does: the signal goes to the whole group
+    )
+    try:
+        assert process.stderr is not None
+        assert "making the round" in process.stderr.readline()
+        time.sleep(after_s)
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert told == "overspill: interrupted\n"
+    assert not list(scratch.iterdir())
+
+
 def test_a_report_that_cannot_be_written_is_told_at_once(tmp_path):
     command = [*DEMO, "--report", str(tmp_path / "missing" / "report.html")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

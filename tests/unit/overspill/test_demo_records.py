@@ -6,7 +6,7 @@ import pytest
 
 from fabric.errors import Fate
 from overspill.demo.records import Fault, Record, audit, percentile, recovery_s
-from overspill.demo.report import Outcome, as_html, as_text
+from overspill.demo.report import Outcome, as_html, as_text, ticks
 
 
 def good(**changes) -> Record:
@@ -86,4 +86,25 @@ def test_both_reports_tell_the_same_and_escape_what_they_show():
     assert "<b>" not in page
     assert "Title &amp; more" in page
     assert page.count("<circle") >= 2
+    assert "Errors callers saw" in text
+    assert "<h2>Errors callers saw</h2><ul><li>&lt;b&gt;lost&lt;/b&gt;</li></ul>" in page
+    assert ">failed or wrong</text>" in page
     assert "http" not in page.replace("http-equiv", ""), "the page must load nothing"
+
+
+def test_the_axes_have_round_numbers():
+    assert ticks(9.7) == [0, 2, 4, 6, 8, 10]
+    assert ticks(1312.4) == [0, 500, 1000, 1500]
+    assert ticks(10.0) == [0, 2, 4, 6, 8, 10]
+    assert ticks(0.03) == pytest.approx([0, 0.01, 0.02, 0.03])
+    for most in (1e-3, 0.7, 1.0, 3.3, 12.0, 49.9, 999.0):
+        found = ticks(most)
+        assert found[-2] < most <= found[-1] * (1 + 1e-9)
+        assert 3 <= len(found) <= 7
+
+
+def test_a_round_without_errors_lists_none():
+    records = [good()]
+    outcome = Outcome("t", 7, 3.0, 2.0, 9.0, records, [], audit(records, []))
+    assert "Errors callers saw" not in as_text(outcome)
+    assert "Errors callers saw" not in as_html(outcome)
