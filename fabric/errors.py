@@ -110,6 +110,12 @@ class ReplyTooLarge(ResourceExhausted):
         self.needed_bytes = needed_bytes
 
 
+class ArenaFull(ResourceExhausted):
+    """The caller's own arena has no room: nothing gets better by sending the request elsewhere, or again."""
+
+    code = 25
+
+
 # Somebody is gone, or not there yet.
 class Unavailable(OverspillError):
     """Nobody could take the request now."""

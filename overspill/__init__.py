@@ -1,4 +1,4 @@
-"""The public face of Overspill: `from overspill import Router, AsyncRouter, errors`.
+"""The public face of Overspill: `from overspill import Router, AsyncRouter, RouterConfig, errors`.
 
 Everything else in the distribution may move between releases; these names do not. They are looked up when first used,
 so that a command which needs no router does not pay for importing one. Nothing is decided here, and no room is imported
@@ -15,11 +15,11 @@ _guard.check(Path(__file__).parent.parent)
 
 if TYPE_CHECKING:
     from fabric import errors
-    from router import AsyncRouter, Router
+    from router import AsyncRouter, Router, RouterConfig
 
     __version__: str
 
-__all__ = ["AsyncRouter", "Router", "__version__", "errors"]
+__all__ = ["AsyncRouter", "Router", "RouterConfig", "__version__", "errors"]
 
 # A type checker reads the imports above; behind a module's __getattr__ it would believe any name.
 if not TYPE_CHECKING:

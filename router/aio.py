@@ -15,6 +15,7 @@ from router.client import CONNECT_TIMEOUT_S, lease_inputs
 from router.dispatch import Attempt
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
+from router.staging import release
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -49,7 +50,7 @@ class AsyncRouter:
         core = self._core
         offer, deadline = core.admit(model, timeout_s, priority)
         body = core.staging.stage(offer.facts, inputs)
-        return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
+        return await self._run(core.life(model, body, deadline, priority, offer.idempotent), body)
 
     def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> AsyncPrepared:
         """Leases the inputs that the model declares, as `Router.prepare` does."""
@@ -60,8 +61,10 @@ class AsyncRouter:
         offer, deadline = core.admit(model, timeout_s, priority)
         return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
-    async def _run(self, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
-        return await asyncio.wrap_future(self._opened.background.submit(_drive(life)))
+    async def _run(
+        self, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply], staged: Body | None = None
+    ) -> Reply:
+        return await asyncio.wrap_future(self._opened.background.submit(_drive(life, staged)))
 
     def models(self) -> tuple[str, ...]:
         """The names of the models that nodes take requests for, sorted."""
@@ -118,9 +121,10 @@ class Connecting:
             await self._router.close()
 
 
-async def _drive(life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
-    """Carries out what the life of a request yields, on the background loop."""
+async def _drive(life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply], staged: Body | None) -> Reply:
+    """Carries out what the life of a request yields, on the background loop; `staged` is given back when it fails."""
     outcome: Answer | OverspillError | None = None
+    step: Attempt | Wait | None = None
     try:
         while True:
             step = life.send(outcome)
@@ -135,5 +139,10 @@ async def _drive(life: Generator[Attempt | Wait, Answer | OverspillError | None,
     except StopIteration as end:
         reply: Reply = end.value
         return reply
+    except OverspillError:  # not a cancellation: a thread of the rpc wire may still be reading what it sends
+        if staged is not None:
+            release(staged)
+        raise
     finally:
         life.close()
+        step = outcome = None  # an error's traceback holds this frame: it must not hold the error too

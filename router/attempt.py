@@ -78,6 +78,8 @@ FINAL = (
     errors.PoisonRequest,
     errors.ModelFailed,
     errors.DuplicateRequest,
+    errors.ArenaFull,
+    errors.ReplyTooLarge,
     errors.Cancelled,
     errors.RouterClosed,
     errors.RouterUsedAfterFork,
@@ -169,20 +171,22 @@ class Attempts:  # mutable: the state of one request
         self._last = error
         self._fates += (error.fate,)
         self.avoid += (worker,)
-        if hopeless or not may_retry(error, self.idempotent):
-            self.give_up(error, worker, now)
-        if isinstance(error, ExecutorLost) and error.fate is Fate.UNKNOWN:
-            self._deaths += 1
-            if self._deaths >= DEATHS_MAX:
-                told = f"{DEATHS_MAX} executors ended while they ran this request, which is refused; change its inputs"
-                self.give_up(PoisonRequest(told), worker, now)
-        if self.deadline.expired(now):
-            self.give_up(error if isinstance(error, DeadlineExceeded) else DeadlineExceeded(str(error)), worker, now)
-        if self.count >= self._attempts_max:
-            self.give_up(error, worker, now)
-        delay_s = self._backoff(self.count)
-        if delay_s >= self.deadline.remaining_s(now):
-            self.give_up(error, worker, now)
+        try:
+            if hopeless or not may_retry(error, self.idempotent):
+                self.give_up(error, worker, now)
+            if isinstance(error, ExecutorLost) and error.fate is Fate.UNKNOWN:
+                self._deaths += 1
+                if self._deaths >= DEATHS_MAX:
+                    told = f"{DEATHS_MAX} executors ended while they ran this request"
+                    self.give_up(PoisonRequest(f"{told}, which is refused; change its inputs"), worker, now)
+            if self.deadline.expired(now):
+                late = error if isinstance(error, DeadlineExceeded) else DeadlineExceeded(str(error))
+                self.give_up(late, worker, now)
+            delay_s = self._backoff(self.count) if self.count < self._attempts_max else 0.0
+            if self.count >= self._attempts_max or delay_s >= self.deadline.remaining_s(now):
+                self.give_up(error, worker, now)
+        finally:
+            error = late = None  # type: ignore[assignment]  # an error's traceback holds this frame
         self._go(Event.FAILED)
         return delay_s
 
@@ -197,8 +201,8 @@ class Attempts:  # mutable: the state of one request
     def nobody(self, reason: str, now: float) -> float:
         """No worker can take the request now. Returns the seconds until the next look; raises when the time is over."""
         if self.deadline.expired(now):
-            error = self._last if self._last is not None else Unavailable(reason)
-            self.give_up(error, self.avoid[-1] if self.avoid else "", now, reason if self._last is not None else "")
+            worker, why = (self.avoid[-1], reason) if self._last is not None else ("", "")
+            self.give_up(self._last or Unavailable(reason), worker, now, why)
         self._go(Event.NOBODY)
         return min(self._look_again_s(), self.deadline.remaining_s(now))
 
@@ -209,10 +213,11 @@ class Attempts:  # mutable: the state of one request
     def give_up(self, error: OverspillError, worker: str, now: float, why: str = "") -> NoReturn:
         """Ends the request with an error that tells its story in one sentence."""
         self._go(Event.GAVE_UP)
-        if self.count <= 1 and not why and error is self._last:
-            raise error
-        if self.count == 0:
-            raise error
+        if self.count == 0 or (self.count == 1 and not why and error is self._last):
+            try:
+                raise error
+            finally:
+                del error  # else error, traceback and this frame hold each other, and the request's memory
         if not why and self.deadline.expired(now):
             why = "its time is over"
         times = "attempt" if self.count == 1 else "attempts"
@@ -220,6 +225,10 @@ class Attempts:  # mutable: the state of one request
             f"{self.model}: {self.count} {times} failed{', and ' + why if why else ''}; the last, on {worker}: {error}"
         )
         raise type(error)(story, self.fate) from self._last
+
+    def forget(self) -> None:
+        """The request is over: lets go of the last error, whose traceback holds whoever holds this."""
+        self._last = None
 
     @property
     def fate(self) -> Fate:

@@ -14,6 +14,7 @@ from router.dispatch import Attempt
 from router.inputs import declared_specs
 from router.opening import Opened, open_router
 from router.prepared import Prepared, prepared_inputs
+from router.staging import release
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -59,7 +60,11 @@ class Router:
         core = self._core
         offer, deadline = core.admit(model, timeout_s, priority)
         body = core.staging.stage(offer.facts, inputs)
-        return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
+        try:
+            return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
+        except OverspillError:
+            release(body)  # whoever keeps the error must not keep the slot
+            raise
 
     def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> Prepared:
         """Leases the inputs that the model declares, to be written in place and sent uncopied.
@@ -103,6 +108,7 @@ class Router:
 def _drive(core: Core, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
     """Carries out what the life of a request yields, in this thread."""
     outcome: Answer | OverspillError | None = None
+    step: Attempt | Wait | None = None
     try:
         while True:
             step = life.send(outcome)
@@ -119,6 +125,7 @@ def _drive(core: Core, life: Generator[Attempt | Wait, Answer | OverspillError |
         return reply
     finally:
         life.close()  # Ctrl-C in the middle of a call settles the books too
+        step = outcome = None  # an error's traceback holds this frame: it must not hold the error too
 
 
 def lease_inputs(core: Core, model: str, rows: int | None, dims: Mapping[str, tuple[int, ...]]) -> _Inputs:

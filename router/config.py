@@ -49,7 +49,9 @@ class RouterConfig:
     close_timeout_s: float = 5.0
     """How long `close` waits for requests that are running."""
     arena_bytes: int = ARENA_BYTES_DEFAULT
-    """Size of the memory for inputs where no local node gives one."""
+    """Room for the inputs and replies that are out at the same time, rounded up to a power of two: asked of each node
+    (which gives the `arena_bytes_max` of its node.toml at most), and the router's own where no local node gives any. A
+    request takes one slot for its inputs and one for its reply, each rounded up in the same way."""
     seed: int | None = None
     """Seed of every random choice; None draws one from the system."""
 

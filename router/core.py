@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fabric import errors
 from fabric.deadline import Deadline
-from fabric.errors import InvalidArgument, OverspillError, ResourceExhausted
+from fabric.errors import ArenaFull, InvalidArgument, OverspillError
 from router.accounting import Accounting
 from router.attempt import Attempts
 from router.backoff import FullJitter
@@ -124,6 +124,8 @@ class Core:
         """The request, step by step; returns its reply or raises its final error."""
         attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff_s)
         retrying = False
+        attempt: Attempt | Nobody | None = None
+        outcome: Answer | OverspillError | None = None
         try:
             while True:
                 attempt = self._dispatcher.begin(model, body, priority, attempts)
@@ -145,7 +147,7 @@ class Core:
                 if retrying:
                     self._end_retry()
                     retrying = False
-                if type(outcome) is ResourceExhausted:  # of an arena, not of a queue
+                if isinstance(outcome, ArenaFull):
                     outcome = self.holdings.blamed(outcome)
                 delay_s = attempts.failed(outcome, attempt.picked.worker.name, self.clock())
                 while not (retrying := self._begin_retry()):
@@ -159,6 +161,10 @@ class Core:
             if attempts.request_no:  # it ends without an answer
                 with self.lock:
                     self.accounting.leave(attempts.request_no)
+            # The traceback of an error holds this frame: were the error held here, its memory would wait for the
+            # garbage collector.
+            attempt = outcome = None
+            attempts.forget()
 
     def _check_open(self, attempts: Attempts) -> None:
         if self.closed:

@@ -182,7 +182,7 @@ class Holdings:  # mutable: what replies hold of each arena
     def blamed(self, error: ResourceExhausted) -> ResourceExhausted:
         """The error of a full arena, with the names of those who hold it."""
         held = self.sentence()
-        return ResourceExhausted(f"{error}; {held}", error.fate) if held else error
+        return type(error)(f"{error}, or close replies: {held}", error.fate) if held else error
 
     def sentence(self) -> str:
         """Who holds what; empty if nobody holds anything."""

@@ -109,15 +109,23 @@ class Staging:  # mutable: remembers plans
         if layout.body_bytes < SMALL_BODY_BYTES:
             return small_body(sources)
         lease = self.lease(layout.body_bytes)
-        write_tensors(lease.view, layout, sources)
+        try:
+            write_tensors(lease.view, layout, sources)
+        except BaseException:  # an interrupt too: whoever keeps the error must not keep the slot
+            lease.release()
+            raise
         return Body(layout, lease)
 
     def _large(self, layout: Layout, inputs: Mapping[str, object]) -> Body:
         lease = self.lease(layout.body_bytes)
         window = lease.view
-        for spec, offset, array in zip(layout.specs, layout.offsets, inputs.values(), strict=True):
-            target: np.ndarray[Any, Any] = np.ndarray(spec.shape, spec.dtype.numpy, buffer=window, offset=offset)
-            np.copyto(target, array)  # type: ignore[arg-type]
+        try:
+            for spec, offset, array in zip(layout.specs, layout.offsets, inputs.values(), strict=True):
+                target: np.ndarray[Any, Any] = np.ndarray(spec.shape, spec.dtype.numpy, buffer=window, offset=offset)
+                np.copyto(target, array)  # type: ignore[arg-type]
+        except BaseException:  # an interrupt too: whoever keeps the error must not keep the slot
+            lease.release()
+            raise
         return Body(layout, lease)
 
     def lease(self, nbytes: int) -> Lease:
@@ -145,3 +153,10 @@ class Staging:  # mutable: remembers plans
         own, self._own = self._own, None
         if own is not None:
             own.close_fd()
+
+
+def release(body: Body) -> None:
+    """Gives back what `Staging.stage` leased for a request that failed, though somebody keeps the error, whose
+    traceback reaches the body. A node that may still read it keeps the slot in quarantine."""
+    if not isinstance(body.memory, bytes):
+        body.memory.release()

@@ -14,6 +14,8 @@ from typing import NamedTuple
 KEPT_S = 60.0
 KEPT_PER_CLIENT_MAX = 4096
 OWN_BYTES_MAX = 256 << 20
+"""What replies in our own memory take together. The newest is kept whatever its size: one that did not fit its slot is
+asked for again at once, with a larger one."""
 LEAVING_BYTES_MAX = 64 << 20
 """What is copied when a tenant leaves: some 10 ms, which other tenants' requests wait for."""
 
@@ -52,7 +54,7 @@ class ReplyKeep:  # mutable: a table with bounds
         if not reply.tenant_no:
             self._own[client_id, request_no] = len(reply.memory)
             self._own_bytes += len(reply.memory)
-            while self._own_bytes > OWN_BYTES_MAX:
+            while self._own_bytes > OWN_BYTES_MAX and len(self._own) > 1:
                 self._drop(*next(iter(self._own)))
         if len(replies) > KEPT_PER_CLIENT_MAX:
             self._drop(client_id, next(iter(replies)))

@@ -34,7 +34,7 @@ def serve(settings: dict[str, Any]) -> None:
         port=settings["port"],
         token=settings["token"],
         tls=_tls(settings),
-        arena_bytes=min(settings["arena_bytes_max"], RpcServerConfig().arena_bytes),
+        arena_bytes_max=settings["arena_bytes_max"],
     )
     facts = PeerFacts(settings["node_id"], settings["node_epoch"], settings["version"])
     path = settings["socket"]

@@ -57,12 +57,12 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
-    """Settings of a link. `arena_bytes` is what a local session should have (0: the node's choice), `arena` memory of
-    the caller's own for large replies over rpc. `local` and `rpc` say which wires may be used; `seed` spreads retries.
+    """Settings of a link. `arena` is memory of the caller's own for large replies over rpc; an arena that a node lends
+    is asked to be as large (None: the node's choice). `local` and `rpc` say which wires may be used; `seed` spreads
+    retries.
     """
 
     times: LinkTimes = field(default_factory=LinkTimes)
-    arena_bytes: int = 0
     arena: Arena | None = None
     rpc_config: RpcConfig = field(default_factory=RpcConfig)
     local: bool = True
@@ -82,12 +82,14 @@ def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
     """The wires that lead to `peer` from this host: local only if the peer says that it is here (its HELLO must prove
     it), rpc if it has a port."""
     preferred = fallback = None
+    arena_bytes = config.arena.nbytes if config.arena is not None else 0
     if config.local and peer.local and peer.host_id == host_id():
-        preferred = _local(peer.local, client_id, config.arena_bytes)
+        preferred = _local(peer.local, client_id, arena_bytes)
     if config.rpc and peer.rpc:
         rpc = config.rpc_config
         if peer.rpc_tls and rpc.tls is None:
             rpc = replace(rpc, tls=TlsFiles())  # without an authority this fails, and its error says what to name
+        rpc = replace(rpc, arena_bytes=rpc.arena_bytes or arena_bytes)
         fallback = _rpc(peer.rpc, client_id, rpc, config.arena)
     return Wires(preferred, fallback)
 

@@ -82,6 +82,8 @@ class LocalChannel:  # mutable: open, then closed
                 f"{path} is node {welcome.node_id} in epoch {welcome.node_epoch}, not {expect[0]} in {expect[1]};"
                 " ask discovery again"
             )
+        if arena.nbytes < arena_bytes:
+            arena.table.remedy = f"raise arena_bytes_max in the node.toml of {welcome.node_id}"
         return cls(path, hello, sock, welcome, arena)
 
     @property
@@ -138,8 +140,8 @@ class LocalChannel:  # mutable: open, then closed
                 final = read_final(await self._mux.ask(call.id, frame, places, deadline), call.id, places)
                 if not isinstance(final, ReplyTooLarge):
                     break
-                self._sizes.learn(call, final.needed_bytes)
                 places.grow_reply(final.needed_bytes)
+                self._sizes.learn(call, final.needed_bytes)  # what finds no room must not keep smaller replies out
         except ProtocolError as error:
             self.abort(str(error))
             places.give_up()
@@ -150,7 +152,10 @@ class LocalChannel:  # mutable: open, then closed
         places.settle()
         if isinstance(final, OverspillError):
             places.let_go()
-            raise final
+            try:
+                raise final
+            finally:
+                del final  # else error, traceback and this frame hold each other
         return take_leased_reply(*final, places)
 
     def cancel(self, request: RequestId) -> None:

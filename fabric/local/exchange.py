@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fabric.errors import Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
+from fabric.errors import ArenaFull, Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
 from fabric.frame import ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
 from fabric.memory.lease import Lease
@@ -116,7 +116,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         try:
             self.put_reply(needed_bytes)
         except ResourceExhausted as full:
-            raise ResourceExhausted(f"the request ran, but its reply finds no room: {full}", Fate.RAN) from None
+            raise ArenaFull(f"the request ran, but its reply finds no room: {full}", Fate.RAN) from None
 
     def lend(self) -> None:
         """From now on, until `settle`, the node may use the leased slots."""

@@ -82,7 +82,11 @@ class PooledSocket:  # mutable: carries one request after the other
         self._small_bytes = small_slot_bytes(arena)
         self._small_reply_bytes = small_reply_bytes(arena)
         self._input = Lease.of(arena, self._small_bytes)
-        self._reply = Lease.of(arena, self._small_bytes)
+        try:
+            self._reply = Lease.of(arena, self._small_bytes)
+        except BaseException:  # whoever keeps the error must not keep the first slot
+            self._input.release()
+            raise
         self._input_view = self._input.view
         self._reply_view = self._reply.view
         self._input_at, self._reply_at = self._input.offset, self._reply.offset
@@ -96,8 +100,12 @@ class PooledSocket:  # mutable: carries one request after the other
         self._place(call, sizes)
         final = self._ask(call, deadline, node_epoch)
         if isinstance(final, OverspillError):
-            final = self._grow(final, call, deadline, node_epoch, sizes)
-        reply, layout = final
+            try:
+                reply, layout = self._grow(final, call, deadline, node_epoch, sizes)
+            finally:
+                del final  # an error's traceback holds this frame: it must not hold the error too
+        else:
+            reply, layout = final
         if places.leased:
             places.settle()
             if places.reply is not None:
@@ -180,14 +188,17 @@ class PooledSocket:  # mutable: carries one request after the other
         for _ in range(GROWTHS_MAX - 1):
             if not isinstance(final, ReplyTooLarge):
                 break
-            sizes.learn(call, final.needed_bytes)
             self.places.grow_reply(final.needed_bytes)
+            sizes.learn(call, final.needed_bytes)  # what the arena cannot hold must not keep smaller replies out
             grown = self._ask(call, deadline, node_epoch)
             if not isinstance(grown, OverspillError):
                 return grown
             final = grown
         self.places.settle()
-        raise final
+        try:
+            raise final
+        finally:
+            del final  # else error, traceback and this frame hold each other
 
     def _ask(self, call: Call, deadline: Deadline, node_epoch: int) -> tuple[ReplyFrame, Layout] | OverspillError:
         """Sends the request and reads its final frame."""

@@ -17,8 +17,9 @@ from threading import Lock
 from fabric.errors import ConfigError, ProtocolError, ResourceExhausted
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot, SlotTable
 
-ARENA_BYTES_DEFAULT = 256 << 20
-"""Address space, not memory: pages come when they are first written. Eight concurrent requests of 16 MiB each way."""
+ARENA_BYTES_DEFAULT = 1 << 30
+"""Address space, not memory: pages come when they are first written. One request of 256 MiB each way, or thirty of
+16 MiB, since slots are powers of two and no single one may take the whole."""
 ARENA_BYTES_MAX = 1 << 40
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -79,7 +80,7 @@ class Arena:  # mutable: owns a mapping and a table of loans
             raise
 
     def lease(self, nbytes: int) -> Slot:
-        """Lends a slot of at least `nbytes`. Raises ResourceExhausted when none is free or the arena is retired."""
+        """Lends a slot of at least `nbytes`. Raises ArenaFull when none is free, ResourceExhausted once retired."""
         if self._retired:
             raise ResourceExhausted("the arena's node is gone; use the arena of another channel")
         with self._lock:

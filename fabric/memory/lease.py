@@ -48,7 +48,7 @@ class Lease:  # mutable: held, then released once
 
     @classmethod
     def of(cls, arena: Arena, nbytes: int) -> Lease:
-        """Leases at least `nbytes` of the arena. Raises ResourceExhausted when none is free."""
+        """Leases at least `nbytes` of the arena. Raises ArenaFull when none is free."""
         return cls(arena, arena.lease(nbytes))
 
     @property

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fabric.errors import ResourceExhausted
+from fabric.errors import ArenaFull
 
 SLOT_BYTES_MIN = 4096
 """One page: smaller slots would share a page, so that a hole in one would be a hole in its neighbour."""
@@ -61,7 +61,8 @@ class Slot:  # mutable: one object per place in use, changed by its table only
 
 
 class SlotTable:
-    """The slots of one arena of `arena_bytes`, a power of two of at least one page."""
+    """The slots of one arena of `arena_bytes`, a power of two of at least one page. `remedy` is what gives its tenant
+    a larger one."""
 
     def __init__(self, arena_bytes: int) -> None:
         assert arena_bytes >= SLOT_BYTES_MIN, "an arena holds at least one page"
@@ -69,25 +70,27 @@ class SlotTable:
         self.arena_bytes = arena_bytes
         self.lent_bytes = 0
         self.quarantined_bytes = 0
+        self.remedy = "raise RouterConfig.arena_bytes"
         self._generation = 0
         self._free: dict[int, list[int]] = {size: [] for size in _sizes(arena_bytes)}
         self._free[arena_bytes].append(0)
 
     def lease(self, nbytes: int) -> Slot:
-        """Lends a slot of at least `nbytes`. Raises ResourceExhausted, saying what holds it, when none is free."""
+        """Lends a slot of at least `nbytes`. Raises ArenaFull, saying what holds it, when none is free."""
         size = max(SLOT_BYTES_MIN, 1 << max(nbytes - 1, 0).bit_length())
         if size > self.arena_bytes:
-            raise ResourceExhausted(
-                f"{nbytes} bytes do not fit the arena of {self.arena_bytes}; raise arena_bytes or split the request"
+            raise ArenaFull(
+                f"{nbytes} bytes do not fit the arena of {self.arena_bytes}; split the request, or {self.remedy}"
             )
         offset = self._take(size)
         if offset is None:
             self._join()
             offset = self._take(size)
         if offset is None:
-            raise ResourceExhausted(
-                f"no {size} bytes are free in the arena: {self.lent_bytes} of {self.arena_bytes} are on loan,"
-                f" {self.quarantined_bytes} wait for a writer; close replies, or raise arena_bytes"
+            waiting = f", {self.quarantined_bytes} wait for a writer" if self.quarantined_bytes else ""
+            raise ArenaFull(
+                f"no {size} bytes are free in the arena: {self.lent_bytes} of {self.arena_bytes} are on loan{waiting};"
+                f" {self.remedy}"
             )
         self._generation += 1
         self.lent_bytes += size

@@ -53,8 +53,8 @@ class Bulk:  # mutable: knows which large calls are running
         size, room = call.body.layout.body_bytes, self._session.arena_bytes
         if room and size > room:
             raise ResourceExhausted(
-                f"the inputs take {size} bytes and the node lends this caller {room}; raise arena_bytes there, or split"
-                " the request"
+                f"the inputs take {size} bytes and the node lends this caller {room}; split the request, or raise"
+                " RouterConfig.arena_bytes and arena_bytes_max in the node's node.toml"
             )
         sent = False
         with self._lock:

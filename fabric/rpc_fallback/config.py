@@ -69,7 +69,9 @@ class RpcServerConfig:
     peer_idle_s: float = 600.0
     """A caller that says nothing for ten minutes loses its arena; its next call opens another one."""
     arena_bytes: int = ARENA_BYTES_DEFAULT
-    """The most that one caller gets, and what it gets when it does not say."""
+    """What one caller gets when it does not say, `arena_bytes_max` at most."""
+    arena_bytes_max: int = 4 << 30
+    """The most that one caller gets."""
     lanes_per_peer: int = 16
     """Twice what a caller uses: one that broke there may not have ended here yet."""
     handshake_s: float = 3.0

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import Fate, OverspillError, ProtocolError, ResourceExhausted, StaleEpoch, Unavailable
+from fabric.errors import ArenaFull, Fate, OverspillError, ProtocolError, ResourceExhausted, StaleEpoch, Unavailable
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
 from fabric.rpc_fallback.exchange import Exchange
@@ -125,9 +125,8 @@ class Peer:  # mutable: one caller's session
                 )
                 try:
                     answer = channel.call(call, deadline)
-                except ResourceExhausted as full:
-                    # Of the arena, not of a queue: kept answers make room.
-                    if type(full) is not ResourceExhausted or full.fate is not Fate.NEVER_RAN:
+                except ResourceExhausted as full:  # kept answers make room in an arena, not in a queue
+                    if not isinstance(full, ArenaFull) or full.fate is not Fate.NEVER_RAN:
                         raise
                     if not self.exchange.forget_kept():
                         raise
@@ -186,7 +185,7 @@ class Peers:  # mutable: the table of sessions
 
     def admit(self, client_id: int, arena_bytes: int) -> Peer:
         """Opens a session. Raises ResourceExhausted when the table is full, or what opening the channel raises."""
-        size = min(arena_bytes or self._config.arena_bytes, self._config.arena_bytes)
+        size = min(arena_bytes or self._config.arena_bytes, self._config.arena_bytes_max)
         with self._lock:
             evicted = self._make_room()
             self._opening += 1

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fabric.errors import OverspillError, ProtocolError, ResourceExhausted
+from fabric.errors import ArenaFull, Fate, OverspillError, ProtocolError, ResourceExhausted
 from fabric.frame import (
     FRAME_BYTES_MAX,
     HEADER_BYTES,
@@ -167,7 +167,9 @@ def outcome_of(answer: Answer, request: RequestFrame, node_epoch: int) -> Outcom
 
 
 def error_outcome(error: OverspillError, request: RequestId, node_epoch: int) -> Outcome:
-    """The ERROR that ends a request, or a HELLO."""
+    """The ERROR that ends a request, or a HELLO. The caller's arena here may be full where another node's is not."""
+    if isinstance(error, ArenaFull) and error.fate is Fate.NEVER_RAN:
+        error = ResourceExhausted(str(error), error.fate)
     return Outcome(encode_error(ErrorFrame(request.client_id, request.request_no, node_epoch, error, NO_LOAD)))
 
 

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from fabric.errors import (
+    ArenaFull,
     DeadlineExceeded,
     Fate,
     NodeLost,
@@ -180,7 +181,7 @@ class Flights:  # mutable: the table of one connection
         self._land(flight)
         error = self._lease(flight, needed_bytes)
         if error is not None:
-            self._end(flight, ResourceExhausted(f"the request ran, but its reply finds no room: {error}", Fate.RAN))
+            self._end(flight, ArenaFull(f"the request ran, but its reply finds no room: {error}", Fate.RAN))
         else:
             self._take_off(flight)
 

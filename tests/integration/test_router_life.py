@@ -131,7 +131,7 @@ def test_prepared_inputs_are_sent_as_they_were_written_and_again(router: Router)
 def test_replies_that_are_held_are_copied_out_past_half_of_the_arena(nodes: Nodes) -> None:
     from fabric.link.wires import LinkConfig
 
-    config = RouterConfig(link=LinkConfig(arena_bytes=1 << 20, rpc=False))
+    config = RouterConfig(arena_bytes=1 << 20, link=LinkConfig(rpc=False))
     x = np.arange(24_000, dtype=np.float32).reshape(6000, 4)  # 96 KB: a slot of 128 KiB
     with Router.connect(nodes.registry, config=config) as router:
         kept = [router.infer("echo", {"x": x + n}, timeout_s=10) for n in range(12)]

@@ -142,7 +142,7 @@ def test_errors_of_the_node_arrive_as_they_are(port: int, size: int, caplog: pyt
 
 def test_inputs_over_the_callers_share_are_refused_before_they_are_sent(node: EchoNode) -> None:
     with serving(node, RpcServerConfig(arena_bytes=1 << 20)) as (_, port), channel_to(port) as channel:
-        with pytest.raises(ResourceExhausted, match="raise arena_bytes") as caught:
+        with pytest.raises(ResourceExhausted, match=r"raise RouterConfig\.arena_bytes and arena_bytes_max") as caught:
             channel.call(request(1, 2 << 20), soon())
         assert caught.value.fate is Fate.NEVER_RAN
         assert not node.runs

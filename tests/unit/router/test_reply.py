@@ -98,6 +98,6 @@ def test_an_error_of_a_full_arena_names_the_holders_and_keeps_its_fate() -> None
     full = ResourceExhausted("no 4096 bytes are free", Fate.RAN)
     assert holdings.blamed(full) is full
     kept = holdings.admit(leased(arena), "plan")
-    assert str(holdings.blamed(full)) == "no 4096 bytes are free; replies of plan hold 65536 bytes"
+    assert str(holdings.blamed(full)) == "no 4096 bytes are free, or close replies: replies of plan hold 65536 bytes"
     assert holdings.blamed(full).fate is Fate.RAN
     del kept

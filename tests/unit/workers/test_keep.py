@@ -37,7 +37,10 @@ def test_own_memory_is_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPat
     table.put(1, 2, reply(0, 6))
     assert table.own_bytes == 10
     table.put(1, 4, reply(0, 11))
-    assert table.own_bytes == 0
+    assert table.own_bytes == 11, "the newest is about to be fetched"
+    assert table.find(1, 2) is None
+    table.put(1, 5, reply(0, 4))
+    assert (table.own_bytes, table.find(1, 4)) == (4, None)
 
 
 def test_a_leaving_tenant_takes_its_memory_but_not_its_replies(monkeypatch: pytest.MonkeyPatch) -> None:
