@@ -97,16 +97,8 @@ class Reception:  # mutable: the node's requests
         self._suspects.check(request.client_id, request.request_no)
         model = self._admission.model(request.model)
         check_places(request, tenant.arena.nbytes)
-        job = Job(
-            model,
-            request.client_id,
-            request.request_no,
-            asked,
-            now,
-            _deadline_s(request, now),
-            request.priority or DEFAULT_LEVEL,
-            request.body_bytes,
-        )
+        deadline_s, level = _deadline_s(request, now), request.priority or DEFAULT_LEVEL
+        job = Job(model, request.client_id, request.request_no, asked, now, deadline_s, level, request.body_bytes)
         desk = self._admission.offer(job, now)
         client.began(request.request_no, job)
         job.accepted = client.accepted
