@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the stages; sends runtime and temporary files of tests and their children to folders we can watch."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell that starts us in the background ignores it for us, and so for our children, who are to be interrupted.
+        # A shell that starts us in the background has us ignore it, and so our children, who are to be interrupted.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Stages(_ROOT, bool(config.getoption("--resume"))), "overspill-stages")
     # ONNX Runtime's own switch: from its import on it would report to its makers, and hold a database open to do so.
