@@ -15,8 +15,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-GRACE_S = 1.0
-"""A grpc server's last thread ends within 0.3 s of `stop`; three times that, on a busy machine."""
+GRACE_S = 5.0
+"""A grpc server's last thread, and its poller's descriptors, go within 0.3 s of `stop` on a quiet machine; with eight
+busy neighbours on two cores more than a second was seen. Only a test that leaks waits for it."""
 
 _STEP_S = 0.01
 
