@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 GRACE_S = 5.0
@@ -56,13 +56,27 @@ def compare(before: Snapshot, after: Snapshot) -> list[str]:
     return found
 
 
+def _only_grpc(before: Snapshot, after: Snapshot) -> bool:
+    """grpc's library opens pollers for itself (an epoll and an eventfd each) when it likes, and keeps them.
+
+    A loop of ours that leaks shows all the same: asyncio's has a pair of sockets besides, a node's is a process.
+    """
+    more = Counter(target for _, target in after.descriptors - before.descriptors)
+    pollers = more.pop("anon_inode:[eventpoll]", 0), more.pop("anon_inode:[eventfd]", 0)
+    return "grpc" in sys.modules and not more and pollers[0] == pollers[1]
+
+
 def wait_none(before: Snapshot, folders: tuple[Path, ...] = (), grace_s: float = GRACE_S) -> list[str]:
     """What leaked since `before`, once it has had `grace_s` to go away. Returns at once if nothing did."""
     end_s = time.monotonic() + grace_s
     while True:
-        leaked = compare(before, take(folders))
-        if not leaked or time.monotonic() >= end_s:
+        after = take(folders)
+        leaked = compare(before, after)
+        if not leaked:
             return leaked
+        if time.monotonic() >= end_s:
+            others = compare(replace(before, descriptors=after.descriptors), after)
+            return others if _only_grpc(before, after) else leaked
         time.sleep(_STEP_S)
 
 

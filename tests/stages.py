@@ -6,6 +6,7 @@ A stage begins only if the one before it passed: a broken codec is one failure i
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import subprocess
 import time
@@ -109,6 +110,9 @@ class Stages:
         if self._failed_in_stage:
             session.shouldfail = f"the stage '{stage}' failed, so the stages after it were not begun"
         self._ran = self._failed_in_stage = 0
+        # What the stage imported stays: without this each collection of the tests to come walks all of it again.
+        gc.collect()
+        gc.freeze()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The time of each stage, and what was left out as finished."""

@@ -27,6 +27,8 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 CALLERS = 6
 """Threads that send jobs: enough to keep three executors and the wires to them busy."""
 LEDGER_INTERVAL_S = 0.02
+LOOK_S = 0.02
+"""How often the share of the work that is done is looked at: the last quarter of the shortest round takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A shard's piece: its steps run one after the other, jobs run beside each other."""
+    """A shard's piece: its steps run one after the other, jobs run beside each other. `work_s` is what one executor
+    computes for it."""
 
     shard: str
     steps: tuple[Step, ...]
+    work_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A fault to inject once this share of the jobs is done."""
+    """A fault to inject once this share of the work is done."""
 
     at_share: float
     kind: str
@@ -67,12 +71,14 @@ class Drive:  # mutable: one run of a round
         self._todo = deque(jobs)
         self._planned = sorted(faults, key=lambda fault: fault.at_share)
         self._done = 0
+        self._work_s = sum(job.work_s for job in jobs)
+        self._done_s = 0.0
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._began = 0.0
 
     def run(self, progress: Callable[[int, int], None]) -> float:
-        """Sends everything; gives the wall time in seconds. `progress` is told (done, total) ten times a second."""
+        """Sends everything; gives the wall time in seconds. `progress` is told (done, total) all the while."""
         self._began = time.monotonic()
         callers = [threading.Thread(target=self._caller, name=f"caller-{number}") for number in range(CALLERS)]
         ledger = threading.Thread(target=self._ledger, name="ledger")
@@ -82,7 +88,7 @@ class Drive:  # mutable: one run of a round
             while any(thread.is_alive() for thread in callers):
                 progress(self._done, self.total)
                 self._inject_due()
-                self._over.wait(0.1)
+                self._over.wait(LOOK_S)
             took = self._now()
         finally:  # Ctrl-C too: callers stop after their present request
             self._todo.clear()
@@ -96,7 +102,7 @@ class Drive:  # mutable: one run of a round
         return time.monotonic() - self._began
 
     def _inject_due(self) -> None:
-        while self._planned and self._done >= self._planned[0].at_share * self.total:
+        while self._planned and self._done_s >= self._planned[0].at_share * self._work_s:
             fault = self._planned.pop(0)
             at_s = self._now()
             self.faults.append(Fault(fault.kind, fault.inject(), at_s))
@@ -115,6 +121,7 @@ class Drive:  # mutable: one run of a round
                 outputs = {name: reply[name] for name in reply}
             with self._lock:
                 self._done += 1
+                self._done_s += job.work_s
 
     def _send(self, model: str, inputs: Arrays, expected: Arrays) -> Reply | None:
         began = self._now()

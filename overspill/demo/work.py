@@ -92,9 +92,8 @@ def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
         finally:
             pool.shutdown(cancel_futures=True)
     if data is not None:
-        mini, took_s = _mini_jobs(data)
-        jobs += mini
-        alone_s += took_s
+        jobs += _mini_jobs(data)
+        alone_s = sum(job.work_s for job in jobs)
     limit_s = min(limit_s, alone_s / OVERLOAD)
     largest, median = max(sizes), int(np.median(sizes))
     description = (
@@ -195,10 +194,11 @@ def _planning_job(name: str, shard: Shard, solved: _Solved) -> Job:
         inputs = _etr_inputs(shard, answer)
         return {field.name: getattr(inputs, field.name) for field in fields(inputs)}
 
-    return Job(name, (Step("route_plan", plan_inputs, solved.plan), Step("etr", etr_inputs, solved.times)))
+    steps = Step("route_plan", plan_inputs, solved.plan), Step("etr", etr_inputs, solved.times)
+    return Job(name, steps, solved.took_s)
 
 
-def _mini_jobs(data: Path) -> tuple[list[Job], float]:
+def _mini_jobs(data: Path) -> list[Job]:
     """The delivery records in pieces of uneven size: one `etr_mini` request each."""
     try:
         inputs = read_deliveries(data).inputs
@@ -208,13 +208,15 @@ def _mini_jobs(data: Path) -> tuple[list[Job], float]:
     total = len(inputs.ids)
     # Squares of the piece's number: the last piece is some fifty times the first.
     ends = (total * np.square(np.arange(1, MINI_JOBS + 1)) // MINI_JOBS**2).tolist()
-    jobs, began = [], time.perf_counter()
+    jobs = []
     for start, end in zip([0, *ends], ends, strict=False):
         rows = inputs.rows(np.arange(start, end))
         tensors: Arrays = {"ids": rows.ids, "dense": rows.dense}
+        began = time.perf_counter()
         expected: Arrays = {"delivery_min": np.asarray(session.mini(rows))}
-        jobs.append(Job(f"deliveries/{start}", (Step("etr_mini", partial(_same, tensors), expected),)))
-    return jobs, time.perf_counter() - began
+        took_s = time.perf_counter() - began
+        jobs.append(Job(f"deliveries/{start}", (Step("etr_mini", partial(_same, tensors), expected),), took_s))
+    return jobs
 
 
 def _same(tensors: Arrays, _: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
