@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from fabric.errors import OverspillError, ProtocolError, ReplyTooLarge, from_wire
+from fabric.errors import Fate, OverspillError, ProtocolError, ReplyTooLarge, from_wire
 from fabric.header import (
     CHECKED_FORMAT,
     CRC_FROM,
@@ -256,7 +256,11 @@ def decode_final(frame: bytes) -> ReplyFrame | ErrorFrame:
                 client_id, request_no, epoch, body_bytes, reply_at, generation, queue_us, compute_us,
                 load, frame[_SEALED_REPLY_BYTES:],
             )  # fmt: skip
-    kind, _, _, client_id, request_no, body_bytes = unpack_header(frame)
+    try:
+        kind, _, _, client_id, request_no, body_bytes = unpack_header(frame)
+    except ProtocolError as error:
+        error.fate = Fate.UNKNOWN  # an answer that cannot be read does not say that nothing ran
+        raise
     if kind == _REPLY_KIND:
         return _reply(frame, client_id, request_no, body_bytes)
     if kind == _ERROR_KIND:
@@ -267,17 +271,9 @@ def decode_final(frame: bytes) -> ReplyFrame | ErrorFrame:
 def _reply(frame: bytes, client_id: int, request_no: int, body_bytes: int) -> ReplyFrame:
     try:
         (
-            epoch,
-            sequence,
-            accepted,
-            outstanding,
-            reply_at,
-            executors,
-            generation,
-            queue_us,
-            compute_us,
+            epoch, sequence, accepted, outstanding, reply_at, executors, generation, queue_us, compute_us,
             descriptors_len,
-        ) = _REPLY.unpack_from(frame, HEADER_BYTES)
+        ) = _REPLY.unpack_from(frame, HEADER_BYTES)  # fmt: skip
     except struct.error as error:
         raise ProtocolError(f"a reply is cut ({error}); the peer must send whole frames") from None
     descriptors = frame[HEADER_BYTES + _REPLY.size :]

@@ -27,12 +27,14 @@ from fabric.frame import (
     bare_frame,
     check_header,
     decode_error,
+    decode_final,
     decode_reply,
     decode_request,
     encode_error,
     encode_reply,
     encode_request,
 )
+from fabric.header import seal
 
 u8, u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64))
 loads = st.builds(Load, u64, u64, u64, u32)
@@ -132,3 +134,11 @@ def test_an_unknown_kind_is_refused() -> None:
     raw[4:8] = crc32(raw[8:]).to_bytes(4, "little")
     with pytest.raises(ProtocolError, match="kind 200"):
         check_header(bytes(raw))
+
+
+def test_an_unreadable_answer_never_says_that_nothing_ran() -> None:
+    foreign = bytearray(bare_frame(Kind.PING))
+    foreign[8] = 99  # the version
+    with pytest.raises(VersionMismatch) as raised:
+        decode_final(seal(bytes(foreign[8:])))
+    assert raised.value.fate is Fate.UNKNOWN
