@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -44,6 +45,23 @@ def got(answer: Answer) -> bytes:
 
 def wanted(call: Call) -> bytes:
     return bytes(call.body.view()[: call.body.layout.specs[0].nbytes])
+
+
+def tell_as_a_stranger(port: int, words: bytes, *, half_close: bool = False) -> None:
+    """Says `words` to a TCP port and reads until it hangs up. It may do so at any moment, before we have sent as well:
+    what a socket says of that (reset, broken pipe, not connected) is as good an end as the end of the stream."""
+    with socket.create_connection(("127.0.0.1", port), 5.0) as stranger:
+        stranger.settimeout(20.0)
+        try:
+            stranger.sendall(words)
+            if half_close:
+                stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(4096):
+                pass
+        except TimeoutError:
+            pytest.fail("the port does not hang up")
+        except OSError:
+            return
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import grpc
 import pytest
@@ -15,30 +14,42 @@ from fabric.errors import (
 )
 from fabric.frame import Kind, bare_frame
 from fabric.hello import Hello, encode_hello
+from fabric.rpc_fallback import peers
 from fabric.rpc_fallback.channel import RpcChannel
 from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig
 from fabric.rpc_fallback.wire import Method
-from tests.integration.rpc_calls import channel_to, collected, got, node, port, request, soon, wanted
+from tests.integration.rpc_calls import (
+    channel_to,
+    collected,
+    got,
+    node,
+    port,
+    request,
+    soon,
+    tell_as_a_stranger,
+    wanted,
+)
 from tests.integration.rpc_node import EchoNode, serving
 
 __all__ = ["collected", "node", "port"]
 
 
-def test_a_flood_of_hellos_is_bounded(node: EchoNode) -> None:
+def test_a_flood_of_hellos_is_bounded(node: EchoNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "EVICT_IDLE_S", 60.0)
     with serving(node, RpcServerConfig(peers_max=4)) as (_, port):
         opened = [RpcChannel.open(f"127.0.0.1:{port}", n, soon(), RpcConfig()) for n in range(1, 5)]
         for number in range(5, 25):
             with pytest.raises(ResourceExhausted, match="serves 4 callers"):
                 RpcChannel.open(f"127.0.0.1:{port}", number, soon(), RpcConfig())
         assert len(node.open) == 4
-        time.sleep(1.1)  # from then on a silent caller makes room, and opens its session again when it speaks
+        # From now on a silent caller makes room, and opens its session again when it speaks.
+        monkeypatch.setattr(peers, "EVICT_IDLE_S", 0.0)
         opened.append(RpcChannel.open(f"127.0.0.1:{port}", 30, soon(), RpcConfig()))
         assert len(node.open) == 4
         for number, channel in enumerate(opened, 1):
             for size in (64, 300_000):
                 call = request(number * 1000 + size % 7, size, client_id=number)
                 assert got(channel.call(call, soon())) == wanted(call)
-            time.sleep(1.05 if number == 1 else 0.0)
         for channel in opened:
             channel.close(soon(1.0))
         assert len(node.open) <= 1
@@ -103,15 +114,7 @@ def test_a_stream_of_garbage(port: int) -> None:
 )
 def test_garbage_on_the_lane(port: int, words: bytes) -> None:
     with channel_to(port) as channel:
-        with socket.create_connection(("127.0.0.1", channel._lanes._port), 5.0) as stranger:
-            stranger.sendall(words)
-            stranger.shutdown(socket.SHUT_WR)
-            stranger.settimeout(5.0)
-            try:
-                while stranger.recv(4096):
-                    pass
-            except ConnectionResetError:
-                pass  # it closed with bytes of ours unread
+        tell_as_a_stranger(channel._lanes._port, words, half_close=True)
         call = request(1, 300_000)
         answer = channel.call(call, soon())
         assert got(answer) == wanted(call)
@@ -128,9 +131,9 @@ def test_silent_strangers_do_not_keep_callers_out(node: EchoNode) -> None:
             stranger.settimeout(5.0)
             assert not stranger.recv(1)
             stranger.close()
-        time.sleep(0.2)
-        call = request(2, 300_000)
-        assert channel.call(call, soon()).lane
+        # A lane that found no place is tried again after its back-off.
+        deadline = soon(20.0)
+        assert any(channel.call(request(number, 300_000), deadline).lane for number in range(2, 1000))
 
 
 def test_health(port: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +11,7 @@ from fabric.rpc_fallback.channel import RpcChannel
 from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig, TlsFiles
 from fabric.rpc_fallback.lane_tls import TlsSocket
 from fabric.rpc_fallback.tls import caller_context
-from tests.integration.rpc_calls import channel_to, collected, got, request, soon, wanted
+from tests.integration.rpc_calls import channel_to, collected, got, request, soon, tell_as_a_stranger, wanted
 from tests.integration.rpc_certificates import Authority
 from tests.integration.rpc_node import EchoNode, serving
 
@@ -105,12 +103,7 @@ def test_garbage_instead_of_tls_on_the_lane(files: Files) -> None:
     serves = serving(EchoNode(), RpcServerConfig(tls=files.server, handshake_s=0.5))
     with serves as (_, port), channel_to(port, RpcConfig(tls=files.caller)) as channel:
         for words in (b"", b"\0" * 300, b"\x16\x03\x01\x02\x00\x01"):
-            with socket.create_connection(("127.0.0.1", channel._lanes._port), 5.0) as stranger:
-                stranger.sendall(words)
-                stranger.settimeout(5.0)
-                with contextlib.suppress(ConnectionResetError):
-                    while stranger.recv(4096):
-                        pass
+            tell_as_a_stranger(channel._lanes._port, words)
         call = request(1, 300_000)
         answer = channel.call(call, soon())
         assert got(answer) == wanted(call)
