@@ -44,11 +44,20 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class CardFacts:
+    """One GPU of a node: the maker's name of it, and its memory."""
+
+    model: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """One life of one node. Addresses are empty where the node does not offer that wire.
 
     `local` is the path of its Unix socket, meaningful on the host whose boot id is `host_id` only;
-    `rpc` is HOST:PORT; `rpc_tls` says that the port speaks TLS.
+    `rpc` is HOST:PORT; `rpc_tls` says that the port speaks TLS; `rdma` names the port that queue pairs are made on, and
+    is empty without that wire. `rack` is the operator's word for what is one switch away; `cards` are its GPUs.
     """
 
     node_id: str
@@ -60,6 +69,9 @@ class Instance:
     rpc_tls: bool
     devices: tuple[str, ...]
     models: tuple[ModelFacts, ...]
+    rdma: str = ""
+    rack: str = ""
+    cards: tuple[CardFacts, ...] = ()
 
     @property
     def key(self) -> tuple[str, int]:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from discovery.instance import Instance, ModelFacts, Readiness, TensorFacts
+from discovery.facts import UNREADABLE, instance_facts, parse_instance, text
 from discovery.owner import Owner
 from fabric.errors import InvalidArgument, ProtocolError
+
+if TYPE_CHECKING:
+    from discovery.instance import Instance
 
 FORMAT = 1
 LEASE_BYTES_MAX = 1 << 20
 """A model with ten tensors takes about 1 KiB: room for a thousand of them."""
 SUFFIX = ".lease"
-_READINESS = {member.value for member in Readiness}
 _NAME_BYTES_MAX = 200
 """A file name has 255 bytes; the rest is for the suffix of the temporary name."""
 
@@ -52,9 +54,8 @@ def file_name(node_id: str) -> str:
 
 def encode_lease(lease: LeaseFile) -> bytes:
     """The lease as JSON. Raises InvalidArgument over 1 MiB."""
-    instance = asdict(lease.instance)
-    instance["readiness"] = lease.instance.readiness.value
-    whole = {"format": FORMAT, "needs": 1, "ttl_s": lease.ttl_s, "owner": asdict(lease.owner), "instance": instance}
+    facts = instance_facts(lease.instance)
+    whole = {"format": FORMAT, "needs": 1, "ttl_s": lease.ttl_s, "owner": asdict(lease.owner), "instance": facts}
     raw = json.dumps(whole, indent=1).encode()
     if len(raw) > LEASE_BYTES_MAX:
         raise InvalidArgument(
@@ -74,49 +75,12 @@ def parse_lease(raw: bytes) -> LeaseFile:
             )
         owner = whole["owner"]
         lease = LeaseFile(
-            Owner(_text(owner["place"]), int(owner["pid"]), int(owner["started_ticks"])),
+            Owner(text(owner["place"]), int(owner["pid"]), int(owner["started_ticks"])),
             float(whole["ttl_s"]),
-            _instance(whole["instance"]),
+            parse_instance(whole["instance"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"a lease is cut or garbled ({type(error).__name__}: {error}); remove the file") from None
     if not 0 < lease.ttl_s < 86_400:
         raise ProtocolError(f"a lease lives {lease.ttl_s} s without a heartbeat; between 0 and a day make sense")
     return lease
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"text expected, not {value!r:.40}")
-    return value
-
-
-def _instance(facts: Any) -> Instance:  # parsed JSON is anything until this has read it
-    readiness = facts["readiness"]
-    return Instance(
-        node_id=_text(facts["node_id"]),
-        node_epoch=int(facts["node_epoch"]),
-        host_id=_text(facts["host_id"]),
-        # A word of a later version: the safe reading is that it takes no work yet.
-        readiness=Readiness(readiness) if readiness in _READINESS else Readiness.STARTING,
-        local=_text(facts["local"]),
-        rpc=_text(facts["rpc"]),
-        rpc_tls=bool(facts["rpc_tls"]),
-        devices=tuple(_text(device) for device in facts["devices"]),
-        models=tuple(_model(model) for model in facts["models"]),
-    )
-
-
-def _model(facts: Any) -> ModelFacts:  # parsed JSON is anything until this has read it
-    return ModelFacts(
-        name=_text(facts["name"]),
-        version=_text(facts["version"]),
-        idempotent=facts["idempotent"] is True,  # anything else is no promise
-        inputs=tuple(_tensor(tensor) for tensor in facts["inputs"]),
-        outputs=tuple(_tensor(tensor) for tensor in facts["outputs"]),
-        refused=_text(facts.get("refused", "")),
-    )
-
-
-def _tensor(facts: Any) -> TensorFacts:  # parsed JSON is anything until this has read it
-    return TensorFacts(_text(facts["name"]), _text(facts["dtype"]), tuple(int(dim) for dim in facts["dims"]))

@@ -36,7 +36,7 @@ def test_round_trip() -> None:
 
 def test_unknown_keys_are_ignored() -> None:
     assert parse_lease(changed(format=7, colour="blue")) == LEASE
-    assert parse_lease(changed_instance(rack="r1")) == LEASE
+    assert parse_lease(changed_instance(shape="round")) == LEASE
 
 
 def test_newer_lease_that_needs_a_newer_reader_is_refused() -> None:
