@@ -108,6 +108,7 @@ class SimNode:  # mutable: it has a queue and a memory of ids
         self._queue: deque[_Job] = deque()
         self._waiting: list[_Job] = []
         self._acknowledged: dict[int, int] = {}
+        self._look_at = KEPT_MAX
         self._running: list[_Job] = []
         self._sequence = 0
         self._accepted: Counter[int] = Counter()
@@ -202,7 +203,7 @@ class SimNode:  # mutable: it has a queue and a memory of ids
 
     def _acknowledge(self, request: RequestFrame) -> None:
         self._acknowledged[request.client_id] = max(request.ack_no, self._acknowledged.get(request.client_id, 0))
-        if len(self._jobs) > KEPT_MAX:
+        if len(self._jobs) > self._look_at:
             done = [
                 key
                 for key, job in self._jobs.items()
@@ -210,6 +211,8 @@ class SimNode:  # mutable: it has a queue and a memory of ids
             ]
             for key in done:
                 del self._jobs[key]
+            # Callers that acknowledge nothing would else have all jobs looked at for each of their requests.
+            self._look_at = max(KEPT_MAX, 2 * len(self._jobs))
 
     def _seconds(self, job: _Job) -> float:
         model = self.models[job.request.model]

@@ -131,9 +131,8 @@ def test_close_waits_for_the_running(own_world: World, caller: Caller, pool: Byt
     from tests.contract.world import Client
 
     client = Client(own_world, caller)
-    running = client.start("run/300/flip", pool[:1000])
-    assert wait_until(lambda: not running.done(), 1)
-    threading.Event().wait(0.1)  # it is on its way
+    running = client.start("run/500/flip", pool[:1000])
+    assert wait_until(lambda: client.arrived() >= 1)
     client.channel.close(client.world.deadline(5))
     check_flipped(running.result(5), pool[:1000])
     assert not client.channel.alive

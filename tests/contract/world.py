@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fabric.memory.arena import Arena
 
 Bytes = npt.NDArray[np.uint8]
-GRACE_S = 0.5
+GRACE_S = 1.5
 """How much later than its deadline an outcome may come on a machine that runs other tests beside this one."""
 
 
@@ -177,6 +177,10 @@ class Client:
         call = self.request(model, data, place, None, reply_bytes)
         return self.caller.start(self.channel, call, self.world.deadline(timeout_s))
 
+    def arrived(self) -> int:
+        """How many requests have come to the node, of this client or of all: they are on their way no more."""
+        return int(self.caller.ping(self.channel, self.world.deadline(5.0)).accepted)
+
     def flips(self, data: Bytes, timeout_s: float = 10.0, place: str = "bytes") -> None:
         """A whole good round, checked."""
         check_flipped(self.call("flip", data, timeout_s, place), data)
@@ -227,7 +231,7 @@ def release(answer: Answer) -> None:
         answer.memory.release()
 
 
-def wait_until(what: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def wait_until(what: Callable[[], bool], timeout_s: float = 20.0) -> bool:
     """Whether it became true in time."""
     end_s = time.monotonic() + timeout_s
     while not what():

@@ -71,7 +71,7 @@ class EchoSimNode(SimNode):
     """Runs whatever comes at once, as the echo node does, and calls that one executor."""
 
     def load(self, client_id: int) -> Load:
-        return super().load(client_id)._replace(executors=1)
+        return super().load(client_id)._replace(executors=1, accepted=sum(self._accepted.values()))
 
     def request(self, request: RequestFrame, body: bytes, asker: Asker, answer: Callable[[Outcome], None]) -> None:
         # The suite's clients are named by their address in memory, so a later one may repeat an earlier one's ids.

@@ -46,7 +46,7 @@ class Net:
 
     def __init__(self) -> None:
         self.world = SimWorld(seed=3, pump=RealPump())
-        models = {"echo": SimModel(0.002, echo), "slow": SimModel(0.3, echo)}
+        models = {"echo": SimModel(0.002, echo), "slow": SimModel(1.0, echo)}
         self.node = self.world.add_node("n", models, executors=8)
         self.loop = LoopThread()
         self._numbers = iter(range(1, 1 << 30))
@@ -69,7 +69,7 @@ class Net:
         peer = SimPeer("n", ANY_EPOCH if any_epoch else self.node.epoch)
         wires = Wires(self.opener("near") if near else None, self.opener("far") if far else None)
         link = Link(peer, wires, LinkConfig(times), self.loop)
-        link.start(after(2.0))
+        link.start(after(10.0))
         try:
             if near and far:
                 wait(lambda: link.statistics().state is State.PREFERRED_LIVE)
@@ -86,7 +86,7 @@ class Net:
             done.set()
 
         self.world.pump.post(act)
-        assert done.wait(5.0)
+        assert done.wait(20.0)
 
     def request(self, model: str = "echo") -> Call:
         with self._lock:
@@ -102,7 +102,7 @@ class Net:
 class Asked:
     """A call in a thread of its own: when it ended, and how."""
 
-    def __init__(self, link: Link, call: Call, timeout_s: float = 5.0) -> None:
+    def __init__(self, link: Link, call: Call, timeout_s: float = 20.0) -> None:
         self.outcome: Answer | OverspillError | None = None
         self.ended_at = 0.0
         self._thread = threading.Thread(target=self._run, args=(link, call, after(timeout_s)), name="asked")
@@ -116,7 +116,7 @@ class Asked:
         self.ended_at = time.monotonic()
 
     def result(self) -> Answer | OverspillError | None:
-        self._thread.join(10.0)
+        self._thread.join(30.0)
         return self.outcome
 
 
@@ -124,7 +124,7 @@ def after(timeout_s: float) -> Deadline:
     return Deadline.after(timeout_s, time.monotonic())
 
 
-def wait(done: Callable[[], bool], timeout_s: float = 5.0) -> float:
+def wait(done: Callable[[], bool], timeout_s: float = 20.0) -> float:
     """Waits until it is so; the seconds that took."""
     began = time.monotonic()
     while not done():

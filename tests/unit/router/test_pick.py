@@ -104,7 +104,7 @@ def test_a_pick_among_256_costs_no_scan() -> None:
         for _ in range(50):
             picked(fleet, rng)
         best_s = min(best_s, (time.perf_counter() - began) / 50)
-    assert best_s < 100e-6, "30 µs on an idle machine; three times that where tests share one"
+    assert best_s < 500e-6, "30 µs on an idle machine; a scan of 256 takes milliseconds"
 
 
 def test_a_local_worker_is_local_by_its_link() -> None:
