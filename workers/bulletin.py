@@ -7,6 +7,7 @@ readiness. Read `workers/node.py` next.
 from __future__ import annotations
 
 import logging
+import socket
 from typing import TYPE_CHECKING
 
 from discovery.instance import Readiness
@@ -43,6 +44,13 @@ def state_line(instance: Instance) -> str:
         return line
     more = f" and {len(served) - NAMES_MAX} more" if len(served) > NAMES_MAX else ""
     return f"{line} and serves {', '.join(served[:NAMES_MAX])}{more}"
+
+
+def public_host(host: str) -> str:
+    """What others can connect to: an address that means all of ours is told by our name."""
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def tell_state(instance: Instance) -> None:

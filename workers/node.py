@@ -24,7 +24,7 @@ from fabric.local.listener import ListenerLimits, LocalListener
 from fabric.local.reactor import Reactor
 from fabric.transport import PeerFacts
 from workers.admission import Admission, ExecutorDesk, ModelQueue
-from workers.bulletin import tell_state, tell_stopped, warn_at_start
+from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
 from workers.child import Settings
 from workers.crew import Crew
 from workers.port_keeper import PortKeeper, PortSettings
@@ -160,6 +160,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             return
         if self._published is None or instance.readiness is not self._published.readiness:
             tell_state(instance)
+            if self._port is not None:
+                self._port.tell_ready(ready=instance.readiness is Readiness.READY)
         self._published = instance
         if self._presence is not None:
             self._presence.publish(instance)
@@ -182,7 +184,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             host_id=host_id(),
             readiness=state,
             local=self._socket_path if "local" in self._config.wires else "",
-            rpc=f"{_public_host(host)}:{port}" if port else "",
+            rpc=f"{public_host(host)}:{port}" if port else "",
             rpc_tls=bool(self._config.tls_cert),
             devices=tuple(f"cpu:{desk.number}" for desk in self._admission.desks),
             models=models,
@@ -279,13 +281,6 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._reactor.close()
         if not self._config.runtime_dir:
             remove_folder(self._folder)
-
-
-def _public_host(host: str) -> str:
-    """What others can connect to: an address that means all of ours is told by our name."""
-    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-        return socket.gethostname()
-    return f"[{host}]" if ":" in host else host
 
 
 def run_node(config: NodeConfig) -> int:

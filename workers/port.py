@@ -2,7 +2,7 @@
 
 It is a child because gRPC's threads and large copies hold the interpreter's lock, which must not touch the node. It
 ends with its node. Started as `python -m workers.port` by `workers/port_keeper.py`, which tells it what to do in one
-line of JSON, and later `drain` or the end of the stream.
+line of JSON, and later `ready`, `not ready`, `drain` or the end of the stream.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ def serve(settings: dict[str, Any]) -> None:
 
     server = RpcServer(config, open_channel, facts)
     try:
-        _say({"port": server.start()})
+        _say({"port": server.start(ready=settings["ready"])})
         for line in sys.stdin:
-            if line.strip() == "drain":
+            word = line.strip()
+            if word == "drain":
                 server.drain()
+            elif word in {"ready", "not ready"}:
+                server.tell_ready(ready=word == "ready")
     finally:
         server.stop(settings["grace_s"])
 

@@ -50,6 +50,7 @@ class PortSettings:
     version: int = VERSION
     grace_s: float = GRACE_S
     parent_pid: int = 0
+    ready: bool = False
 
 
 class PortOwner(Protocol):
@@ -108,6 +109,11 @@ class PortKeeper:  # mutable: owns the process
         self._reactor.add(self._pidfd, self._exited)
         self._tell(json.dumps(asdict(replace(self._settings, parent_pid=os.getpid()))))
         self._timer = self._reactor.call_later(START_TIMEOUT_S, self.kill)
+
+    def tell_ready(self, *, ready: bool) -> None:
+        """What the port's health service says of the node; a port that is started again says it from the start."""
+        self._settings = replace(self._settings, ready=ready)
+        self._tell("ready" if ready else "not ready")
 
     def drain(self) -> None:
         """New callers are refused."""

@@ -58,8 +58,8 @@ class RpcServer:  # mutable: owns servers and threads
         self._service: Service | None = None
         self._stopped = False
 
-    def start(self) -> int:
-        """Listens, and returns the port. Raises AddressInUse or ConfigError."""
+    def start(self, *, ready: bool = True) -> int:
+        """Listens, and returns the port; health says SERVING if `ready`. Raises AddressInUse or ConfigError."""
         config = self._config
         keep_freed_memory()
         credentials = server_credentials(config.tls) if config.tls is not None else None
@@ -89,8 +89,13 @@ class RpcServer:  # mutable: owns servers and threads
             target=self._run_loop, args=(self._loop,), name="overspill-port-loop", daemon=True
         )
         self._loop_thread.start()
-        self._health.tell(Serving.SERVING)
+        self.tell_ready(ready=ready)
         return port
+
+    def tell_ready(self, *, ready: bool) -> None:
+        """What the health service says from now on, until it drains. Calls are taken either way: a node queues them."""
+        if self._service is not None and not self._service.draining:
+            self._health.tell(Serving.SERVING if ready else Serving.NOT_SERVING)
 
     def drain(self) -> None:
         """Takes no new callers; known ones may finish."""

@@ -60,7 +60,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         self._expect = expect
         self._on_welcome = on_welcome
         self._lock = Lock()
-        self._channel = _grpc_channel(address, config)
+        self._channel = grpc_channel(address, config)
         self.call = self._channel.unary_unary(Method.CALL)
         self.stream = self._channel.stream_stream(Method.STREAM)
         self.ping = self._channel.unary_unary(Method.PING)
@@ -148,7 +148,8 @@ def too_late(fate: Fate = Fate.UNKNOWN) -> DeadlineExceeded:
     )
 
 
-def _grpc_channel(address: str, config: RpcConfig) -> grpc.Channel:
+def grpc_channel(address: str, config: RpcConfig) -> grpc.Channel:
+    """A channel to a port. Raises ConfigError for certificates that cannot be read."""
     if config.tls is None:
         return grpc.insecure_channel(address, CALLER_OPTIONS)
     options: tuple[tuple[str, int | str], ...] = CALLER_OPTIONS
