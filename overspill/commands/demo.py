@@ -31,6 +31,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--limit-s", metavar="S", type=float, default=LIMIT_S, help="time limit, and size, of the round (default 10)"
     )
     parser.add_argument("--no-faults", action="store_true", help="kill nothing")
+    parser.add_argument(
+        "--attach",
+        action="store_true",
+        help="send the round to the nodes that --registry lists, which serve the demo's models; start and kill none",
+    )
     parser.set_defaults(run=run)
 
 
@@ -41,5 +46,10 @@ def run(args: argparse.Namespace) -> int:
     if not 0.5 <= args.limit_s <= 60.0:
         raise ConfigError(f"--limit-s is {args.limit_s}; give seconds between 0.5 and 60")
 
+    if args.attach and not args.registry:
+        raise ConfigError("--attach needs the registry of the nodes that run already; say --registry URL")
     report = args.report or Path("report.html")
-    return show(DemoOptions(args.registry or "", args.data, args.seed, report, args.limit_s, faults=not args.no_faults))
+    faults = not args.no_faults
+    return show(
+        DemoOptions(args.registry or "", args.data, args.seed, report, args.limit_s, faults=faults, attach=args.attach)
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError, MissingDependency
+from overspill.demo import running
 from overspill.demo.cluster import Cluster
 from overspill.demo.drive import Drive, PlannedFault
 from overspill.demo.records import audit
@@ -25,6 +26,8 @@ from overspill.demo.report import Outcome, as_html, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from overspill.demo.work import Work
 
 LOCAL, REMOTE = "local", ("remote-1", "remote-2")
 TIMEOUT_S = 10.0
@@ -41,6 +44,8 @@ class DemoOptions:
     report: Path
     limit_s: float
     faults: bool
+    attach: bool = False
+    """Send the round to nodes that run already, instead of starting some and breaking them."""
 
 
 def show(options: DemoOptions) -> int:
@@ -54,21 +59,23 @@ def show(options: DemoOptions) -> int:
     _check_writable(options.report)
     with _interruptible(), tempfile.TemporaryDirectory(prefix="overspill-demo-") as name:
         folder = Path(name)
-        ledger = folder / "ledger"
-        ledger.mkdir()
+        if options.attach:
+            ledger = running.ledger_folder()
+        else:
+            ledger = folder / "ledger"
+            ledger.mkdir()
         _tell("making the round and its single-process answers")
         work = make_round(options.data, options.seed, options.limit_s)
         _tell(work.description)
+        before = running.ledger_marks(ledger)
         registry = options.registry or f"dir:{folder / 'registry'}"
-        with Cluster(folder, registry, work.models, {"OVERSPILL_LEDGER_DIR": str(ledger)}) as cluster:
-            _tell(f"starting nodes: {LOCAL} (shared memory), {' and '.join(REMOTE)} (rpc only)")
-            cluster.start([(LOCAL, "local,rpc"), *((remote, "rpc") for remote in REMOTE)])
+        with _nodes(options, folder, registry, work, ledger) as faults:
             with Router.connect(registry) as router:
-                faults = _plan_faults(cluster, options.seed) if options.faults else []
                 drive = Drive(router, work.jobs, faults, TIMEOUT_S)
                 took_s = drive.run(_progress)
-            _tell("draining the nodes")
-        lines = [int(line) for path in ledger.glob("*.log") for line in path.read_text().split()]
+            if not options.attach:
+                _tell("draining the nodes")
+        lines = running.ledger_lines(ledger, before)
     outcome = Outcome(
         title=f"Overspill demo: {work.title}",
         seed=options.seed,
@@ -83,6 +90,22 @@ def show(options: DemoOptions) -> int:
     options.report.write_text(as_html(outcome), encoding="utf-8")
     print(f"\nreport: {options.report}")
     return 0 if outcome.audit.clean else 1
+
+
+@contextmanager
+def _nodes(options: DemoOptions, folder: Path, registry: str, work: Work, ledger: Path) -> Iterator[list[PlannedFault]]:
+    """The nodes that the round goes to, and the faults that await them."""
+    if options.attach:
+        models = {step.model for job in work.jobs for step in job.steps} | {"ledger"}
+        _tell(f"waiting for nodes that serve {', '.join(sorted(models))}")
+        found = running.wait_serving(registry, models)
+        _tell(f"sending to {', '.join(found)}")
+        yield []
+        return
+    with Cluster(folder, registry, work.models, {"OVERSPILL_LEDGER_DIR": str(ledger)}) as cluster:
+        _tell(f"starting nodes: {LOCAL} (shared memory), {' and '.join(REMOTE)} (rpc only)")
+        cluster.start([(LOCAL, "local,rpc"), *((remote, "rpc") for remote in REMOTE)])
+        yield _plan_faults(cluster, options.seed) if options.faults else []
 
 
 def _plan_faults(cluster: Cluster, seed: int) -> list[PlannedFault]:
