@@ -27,7 +27,6 @@ def attach(folder: Path, registry: str, ledger: str) -> subprocess.CompletedProc
         registry,
         "--limit-s",
         "0.5",
-        *words,
     ]
     env = {**os.environ, "OVERSPILL_LEDGER_DIR": ledger}
     command += ["--report", str(folder / "report.html")]
