@@ -20,7 +20,6 @@ from fabric.hello import Hello
 from fabric.local.exchange import (
     GROWTHS_MAX,
     Places,
-    ReplySizes,
     read_final,
     request_frame,
     small_reply_bytes,
@@ -30,6 +29,7 @@ from fabric.local.mux import MuxSocket
 from fabric.local.pool import SocketPool
 from fabric.local.session import join_session, open_session
 from fabric.local.unclaimed import Unclaimed
+from fabric.reply_sizes import ReplySizes
 from fabric.transport import Answer, Call, PeerFacts, WireName
 
 if TYPE_CHECKING:

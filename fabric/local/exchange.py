@@ -26,7 +26,6 @@ _SMALL_SHARE = 256
 """A small slot takes at most this part of its arena, so that a hundred sockets leave half of a small arena free."""
 GROWTHS_MAX = 4
 """How often one attempt may be told that its reply needs more room. Once is the rule; a batch may grow it again."""
-_LEARNED_MAX = 4096
 _LOCAL = WireName.LOCAL  # to look a member up in its enum costs 50 ns
 
 
@@ -39,28 +38,6 @@ def small_reply_bytes(arena: Arena) -> int:
     """The largest reply that is small: bodies are whole multiples of the alignment, and one of SMALL_BODY_BYTES is
     answered as a lease."""
     return small_slot_bytes(arena) - ALIGN_BYTES
-
-
-class ReplySizes:  # mutable: learns
-    """What replies of a model took lately, per model and power of two of the input, so that the first guess fits."""
-
-    __slots__ = ("_sizes", "known")
-
-    def __init__(self) -> None:
-        self._sizes: dict[tuple[str, int], int] = {}
-        self.known = False  # whether anything was learned: most callers never need to ask
-
-    def guess(self, call: Call) -> int:
-        """Bytes to give for the reply."""
-        learned = self._sizes.get((call.model, call.body.layout.body_bytes.bit_length()), 0)
-        return max(learned, call.reply_bytes)
-
-    def learn(self, call: Call, needed_bytes: int) -> None:
-        """A reply needed more than was given. Forgets the oldest model when the table is full."""
-        self.known = True
-        if len(self._sizes) >= _LEARNED_MAX:
-            self._sizes.pop(next(iter(self._sizes)), None)
-        self._sizes[call.model, call.body.layout.body_bytes.bit_length()] = needed_bytes
 
 
 class Places:  # mutable: filled for one attempt, lent to the node, settled by its final frame

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fabric.deadline import Deadline
-    from fabric.local.exchange import ReplySizes
     from fabric.local.unclaimed import Unclaimed
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
+    from fabric.reply_sizes import ReplySizes
     from fabric.transport import Answer, Call
 
 _LOOK_S = 0.05

@@ -18,7 +18,6 @@ from fabric.frame import FRAME_BYTES_MAX, NO_SLOT, Kind, bare_frame, pack_reques
 from fabric.local.exchange import (
     GROWTHS_MAX,
     Places,
-    ReplySizes,
     answer_of,
     is_second,
     read_final,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from fabric.local.unclaimed import Unclaimed
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
+    from fabric.reply_sizes import ReplySizes
     from fabric.transport import Answer, Call
 
 _SEND = MSG_DONTWAIT | MSG_NOSIGNAL

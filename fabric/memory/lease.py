@@ -17,6 +17,7 @@ import numpy as np
 from fabric.dtypes import DType, bytes_decode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from fabric.layout import Layout, TensorSpec
@@ -37,13 +38,14 @@ class Lease:  # mutable: held, then released once
 
     __slots__ = ("__weakref__", "_finalizer", "arena", "slot", "window")
 
-    def __init__(self, arena: Arena, slot: Slot) -> None:
+    def __init__(self, arena: Arena, slot: Slot, give_back: Callable[[Slot], None] | None = None) -> None:
+        """`give_back` takes the slot of a part of the arena that its holder divides itself."""
         self.arena = arena
         self.slot = slot
         # numpy makes this ctypes object (not the lease, not a memoryview) the base of every array, so its end is the
         # moment when no array can reach the slot any more.
         self.window = _window_type(slot.nbytes).from_buffer(arena.map, slot.offset)
-        self._finalizer = weakref.finalize(self.window, arena.give_back, slot)
+        self._finalizer = weakref.finalize(self.window, give_back or arena.give_back, slot)
         self._finalizer.atexit = False
 
     @classmethod

@@ -20,10 +20,11 @@ from fabric.frame import (
     encode_reply,
 )
 from fabric.layout import TensorSpec, layout_of
-from fabric.local.exchange import Places, ReplySizes, read_final, request_frame, take_leased_reply
+from fabric.local.exchange import Places, read_final, request_frame, take_leased_reply
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
+from fabric.reply_sizes import ReplySizes
 from fabric.transport import Call
 
 LAYOUT = layout_of((TensorSpec.of("x", DType.UINT8, (128,)),))
