@@ -32,10 +32,14 @@ class Guards:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The registry answered with the whole list; `gone` are lives of nodes that are known to be over."""
+    """The registry answered with the whole list; `gone` are lives of nodes that are known to be over.
+
+    `age_s` is how old the answer was when it came: a copy of an old answer confirms nothing.
+    """
 
     instances: tuple[Instance, ...]
     gone: frozenset[Key] = frozenset()
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,15 @@ class Catalogue:  # mutable: it is the state that answers change
         """Seconds since the last answer; infinite before the first."""
         return float("inf") if self._answered_at is None else max(0.0, now - self._answered_at)
 
+    def look_again_s(self, now: float) -> float | None:
+        """How soon a read could settle what is held back; None where nothing is. A registry that answers only when
+        something changes must be asked by then."""
+        if self._empty_since is not None and self._known:
+            return max(0.0, self._empty_since + self._guards.empty_grace_s - now)
+        if self._doubted:
+            return max(0.0, self._doubted_since + self._guards.confirm_s - now)
+        return None
+
     def statistics(self) -> CatalogueStatistics:
         """What was counted."""
         return CatalogueStatistics(self._answers, self._failures, self._empty_refused, self._shrinks_refused)
@@ -86,7 +99,8 @@ class Catalogue:  # mutable: it is the state that answers change
             self._failures += 1
             return ()
         self._answers += 1
-        self._answered_at = now
+        now -= event.age_s
+        self._answered_at = now if self._answered_at is None else max(now, self._answered_at)
         listed = _newest_lives(event.instances)
         if listed:
             self._empty_since = None

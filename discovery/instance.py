@@ -58,6 +58,7 @@ class Instance:
     `local` is the path of its Unix socket, meaningful on the host whose boot id is `host_id` only;
     `rpc` is HOST:PORT; `rpc_tls` says that the port speaks TLS; `rdma` names the port that queue pairs are made on, and
     is empty without that wire. `rack` is the operator's word for what is one switch away; `cards` are its GPUs.
+    `rtt_prior_ms` is not the node's word but its reader's guess of the round trip there, 0 where there is none.
     """
 
     node_id: str
@@ -72,6 +73,7 @@ class Instance:
     rdma: str = ""
     rack: str = ""
     cards: tuple[CardFacts, ...] = ()
+    rtt_prior_ms: float = 0.0
 
     @property
     def key(self) -> tuple[str, int]:

@@ -1,8 +1,9 @@
 """The contract of a registry, and the URLs that name one.
 
-`dir:PATH` is a folder of leases on one machine and needs no server, `static:ADDR,ADDR` a fixed list. A watch tells the
-present state before it returns and what changes from a thread of its own; it never blocks a request, and an error or an
-empty answer never clears what is known (`discovery/catalogue.py`). Read `discovery/directory.py` next.
+`dir:PATH` is a folder of leases on one machine and needs no server, `static:ADDR,ADDR` a fixed list, and
+`consul:http://HOST:PORT` a Consul agent for nodes on many hosts. A watch tells the present state before it returns
+and what changes from a thread of its own; it never blocks a request, and an error or an empty answer never clears
+what is known (`discovery/catalogue.py`). Read `discovery/directory.py` next.
 """
 
 from __future__ import annotations
@@ -62,4 +63,8 @@ def open_registry(url: str) -> Registry:
         from discovery.static import StaticRegistry
 
         return StaticRegistry(rest)
-    raise ConfigError(f"registry {url!r} is unknown; give dir:PATH or static:HOST:PORT,HOST:PORT")
+    if scheme == "consul" and rest:
+        from discovery.agent.registry import ConsulRegistry
+
+        return ConsulRegistry(rest)
+    raise ConfigError(f"registry {url!r} is unknown; give dir:PATH, consul:http://HOST:PORT or static:HOST:PORT,…")

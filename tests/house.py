@@ -38,6 +38,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "grpc_health": ("fabric/rpc_fallback/*", "frontdoor/*"),
     "google": ("frontdoor/*",),
     "consul": ("discovery/consul.py",),
+    "requests": ("discovery/consul.py",),
     "cupy": ("workers/device.py",),
     "cuda": ("workers/device.py",),
     "pynvml": ("workers/device.py",),
@@ -50,7 +51,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 """Where each third-party library may be imported: one library lives behind one file or one folder."""
 
-OPTIONAL = {"pyverbs", "consul", "cupy", "cuda", "pynvml", "onnxruntime", "tensorrt", "torch"}
+OPTIONAL = {"pyverbs", "consul", "requests", "cupy", "cuda", "pynvml", "onnxruntime", "tensorrt", "torch"}
 """Libraries a plain install lacks: they are imported when first needed, inside a function."""
 
 

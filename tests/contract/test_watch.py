@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from discovery.instance import Change, Insert, Readiness, Remove
+from tests.consul_agents import Agent
+from tests.consul_binary import find
 from tests.contract.watch_worlds import WORLDS, WatchWorld
 from tests.unit.discovery.sample import instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SLACK_S = 10.0
@@ -51,9 +53,22 @@ class Told:
             assert not self._news.wait_for(lambda: len(self.changes) > count, 1.0), f"told {self.changes}"
 
 
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent | None]:
+    """A real Consul; None where there is none."""
+    if not find()[0]:
+        yield None
+        return
+    with Agent(tmp_path_factory.mktemp("consul"), "alone") as running:
+        running.wait_leader()
+        yield running
+
+
 @pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> WatchWorld:
-    return WORLDS[request.param](tmp_path)
+def world(request: pytest.FixtureRequest, tmp_path: Path, agent: Agent | None) -> Iterator[WatchWorld]:
+    made = WORLDS[request.param](tmp_path, agent)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -6,17 +6,24 @@ arrives. `tests/contract/test_watch.py` asks nothing else of it, so that another
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from typing import TYPE_CHECKING, Protocol
 
+import pytest
+
+from discovery.agent.registry import ConsulRegistry
 from discovery.catalogue import Guards
 from discovery.directory import DirectoryRegistry, DirectoryTimes
 from discovery.static import StaticRegistry
+from tests.consul_agents import Cut
+from tests.consul_binary import find
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from discovery.registry import Registry
+    from tests.consul_agents import Agent
 
 
 class WatchWorld(Protocol):
@@ -36,6 +43,9 @@ class WatchWorld(Protocol):
     def mend(self) -> None:
         """Makes it reachable again."""
 
+    def close(self) -> None:
+        """Ends it."""
+
 
 class DirectoryWorld:
     """`dir:` in a folder, with short periods."""
@@ -44,7 +54,8 @@ class DirectoryWorld:
     news_s = 0.1
     times = DirectoryTimes(heartbeat_s=0.2, ttl_s=2.0, full_read_s=0.2, guards=Guards(empty_grace_s=0.5, confirm_s=0.2))
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, agent: Agent | None) -> None:
+        del agent
         self.path = place / "registry"
         self.away = place / "away"
         self.path.mkdir(mode=0o700)
@@ -62,6 +73,9 @@ class DirectoryWorld:
         shutil.copytree(self.away, self.path)
         shutil.rmtree(self.away)
 
+    def close(self) -> None:
+        pass
+
 
 class StaticWorld:
     """`static:`, which never changes and cannot break."""
@@ -69,8 +83,8 @@ class StaticWorld:
     changes = False
     news_s = 0.0
 
-    def __init__(self, place: Path) -> None:
-        del place
+    def __init__(self, place: Path, agent: Agent | None) -> None:
+        del place, agent
 
     def registry(self) -> StaticRegistry:
         return StaticRegistry("127.0.0.1:7001,127.0.0.1:7002")
@@ -81,5 +95,37 @@ class StaticWorld:
     def mend(self) -> None:
         raise AssertionError("a fixed list cannot break")
 
+    def close(self) -> None:
+        pass
 
-WORLDS: dict[str, type[DirectoryWorld | StaticWorld]] = {"dir": DirectoryWorld, "static": StaticWorld}
+
+class ConsulWorld:
+    """`consul:` at an agent that all tests share, under a service name of its own, behind a network that can be cut."""
+
+    changes = True
+    news_s = 0.05
+
+    def __init__(self, place: Path, agent: Agent | None) -> None:
+        if agent is None:
+            pytest.skip(find()[1])
+        self.cut = Cut(agent.http)
+        self.settings = agent.settings(f"contract-{secrets.token_hex(4)}", port=self.cut.port)
+
+    def registry(self) -> ConsulRegistry:
+        return ConsulRegistry(self.settings)
+
+    def break_it(self) -> None:
+        self.cut.pull()
+
+    def mend(self) -> None:
+        self.cut.mend()
+
+    def close(self) -> None:
+        self.cut.close()
+
+
+WORLDS: dict[str, type[DirectoryWorld | StaticWorld | ConsulWorld]] = {
+    "dir": DirectoryWorld,
+    "static": StaticWorld,
+    "consul": ConsulWorld,
+}

@@ -1,0 +1,274 @@
+"""Real Consul agents on loopback for tests: started, stopped, killed and hung, each bounded in time.
+
+An agent has ports and a folder of its own and ends with its test. A `Cut` stands between a client and an agent and
+can be pulled and mended, which is how a network breaks. Where no Consul can be had, `binary` skips and says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from discovery.agent.url import ConsulSettings, ConsulTimes
+from discovery.catalogue import Guards
+from tests.consul_binary import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+FAST = ConsulTimes(
+    heartbeat_s=0.3,
+    ttl_s=3.0,
+    backoff_max_s=0.5,
+    propagation_s=0.05,
+    guards=Guards(empty_grace_s=1.0, confirm_s=0.3),
+)
+"""Periods for tests, a tenth of the usual ones; blocking reads keep theirs."""
+
+
+def binary() -> str:
+    """The path of a Consul. Skips the test where there is none."""
+    path, reason = find()
+    if not path:
+        pytest.skip(reason)
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Agent:
+    """One agent: `servers` 0 makes a client. `more` is merged into its configuration."""
+
+    def __init__(self, folder: Path, name: str, servers: int = 1, more: dict[str, Any] | None = None) -> None:
+        self.folder, self.name = folder / name, name
+        self.folder.mkdir(parents=True)
+        self.http, self.serf, self.server, self.https = free_ports(4)
+        self.config: dict[str, Any] = {
+            "node_name": name,
+            "data_dir": str(self.folder / "data"),
+            "bind_addr": "127.0.0.1",
+            "client_addr": "127.0.0.1",
+            "disable_update_check": True,
+            "leave_on_terminate": False,
+            "performance": {"raft_multiplier": 1},
+            "ports": {
+                "http": self.http, "https": -1, "grpc": -1, "dns": -1, "serf_wan": -1,
+                "serf_lan": self.serf, "server": self.server,
+            },
+        }  # fmt: skip
+        if servers:
+            self.config |= {"server": True, "bootstrap_expect": servers}
+        self.config |= more or {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def join(self, others: list[Agent]) -> None:
+        """Has it join these when it starts."""
+        self.config["retry_join"] = [f"127.0.0.1:{other.serf}" for other in others if other is not self]
+        self.config["retry_interval"] = "500ms"
+
+    def start(self) -> None:
+        """Starts it; does not wait for a leader."""
+        path = self.folder / "agent.json"
+        path.write_text(json.dumps(self.config))
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [binary(), "agent", "-config-file", str(path)], stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for its end."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+            self.process.wait(10)
+            self.process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGSTOP or SIGCONT."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def forget(self) -> None:
+        """Removes its data, as a container without a volume does."""
+        import shutil
+
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+
+    def ask(self, method: str, path: str, body: object = None, token: str = "") -> Any:
+        """One request, as an operator would send it."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data, method=method)
+        if token:
+            request.add_header("X-Consul-Token", token)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=10) as response:
+            told = response.read()
+        return json.loads(told) if told else None
+
+    def wait_leader(self) -> None:
+        """Waits until it knows a leader and answers reads."""
+
+        def ready() -> bool:
+            with suppress(OSError, ValueError):
+                return bool(self.ask("GET", "/v1/status/leader")) and self._reads()
+            return False
+
+        wait_until(ready, START_TIMEOUT_S, lambda: (self.folder / "log").read_text(errors="replace")[-2000:])
+
+    def _reads(self) -> bool:
+        token = self.config.get("acl", {}).get("tokens", {}).get("master", "")
+        nodes = self.ask("GET", "/v1/catalog/nodes", token=token)
+        return any(node["Node"] == self.name for node in nodes)
+
+    def settings(self, service: str = "overspill", times: ConsulTimes = FAST, port: int = 0) -> ConsulSettings:
+        """Settings of a registry there."""
+        return ConsulSettings("127.0.0.1", port or self.http, service=service, last_good="off", times=times)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGCONT)
+        self.kill()
+
+
+class Fleet:
+    """Three servers and one client agent, which the workers and callers of a test use."""
+
+    def __init__(self, folder: Path, more: dict[str, Any] | None = None) -> None:
+        self.servers = [Agent(folder, f"server-{number}", 3, more) for number in range(3)]
+        self.client = Agent(folder, "client", 0, more)
+        for agent in (*self.servers, self.client):
+            agent.join(self.servers)
+
+    def leader(self) -> Agent:
+        """The server that leads now."""
+        told = str(self.client.ask("GET", "/v1/status/leader"))
+        return next(server for server in self.servers if told.endswith(f":{server.server}"))
+
+    def __enter__(self) -> Self:
+        for agent in (*self.servers, self.client):
+            agent.start()
+        self.client.wait_leader()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in (self.client, *self.servers):
+            agent.__exit__()
+
+
+class Cut:
+    """A piece of network before a port. `pull` resets what runs through it and refuses what comes, `mend` ends that."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._stop = threading.Event()
+        self._pairs: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._listener: socket.socket | None = None
+        self.port = free_ports(1)[0]
+        self.mend()
+
+    def mend(self) -> None:
+        """Lets through what comes from now on."""
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = listener
+        self._start(self._accept, listener)
+
+    def pull(self) -> None:
+        """Cuts everything."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
+            listener.close()
+        with self._lock:
+            pairs, self._pairs = self._pairs, set()
+        for one in pairs:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.pull()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            with self._lock:
+                pulled = self._listener is not listener
+                if not pulled:
+                    self._pairs |= {near, far}
+            if pulled:
+                near.close()
+                far.close()
+                return
+            self._start(self._carry, near, far)
+            self._start(self._carry, far, near)
+
+    @staticmethod
+    def _carry(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while part := source.recv(65536):
+                sink.sendall(part)
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        source.close()  # the other way closes the other one
+
+
+def wait_until(true: Callable[[], bool], timeout_s: float, why: Callable[[], str] = lambda: "") -> None:
+    """Waits for what an agent does in its own time."""
+    give_up_at = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < give_up_at, f"it did not come to pass in {timeout_s:g} s {why()}"
+        time.sleep(0.02)
+
+
+def with_times(settings: ConsulSettings, **times: Any) -> ConsulSettings:
+    """The settings with other periods."""
+    return replace(settings, times=replace(settings.times, **times))
