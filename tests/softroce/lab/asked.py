@@ -1,0 +1,120 @@
+"""The host's side of what tests inside guests ask for. Carries out, bounded in time; decides nothing.
+
+It remembers what was broken and started, so that the lab can be made whole again behind a test that did not.
+Read `tests/softroce/lab/lab.py` for the faults themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from tests.softroce.lab.cache import LabError
+
+if TYPE_CHECKING:
+    from tests.softroce.lab.guest import Line, Process
+    from tests.softroce.lab.lab import Lab
+
+NOTES_MAX = 200
+LINES_MAX = 10_000
+
+
+class Asked:
+    """For one lab."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._processes: list[Process] = []
+        self._lines: dict[int, list[Line]] = {}
+        self.notes: list[str] = []
+        """What processes of the guests wrote to their standard error lately."""
+        self._broken = False
+
+    def answer(self, what: str, words: list[Any]) -> dict[str, Any]:
+        """The answer to one request, or the error, as the guest will read it."""
+        try:
+            return {"answer": getattr(self, f"_{what}")(*words)}
+        except (LabError, IndexError, OSError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def tidy(self) -> None:
+        """Ends what a test left running, plugs what it left unplugged. Raises LabError when a guest cannot be had."""
+        for process in self._processes:
+            if process.code is None and process.guest.alive():
+                with contextlib.suppress(LabError):
+                    process.signal(signal.SIGKILL)
+        self._processes.clear()
+        self._lines.clear()
+        self.notes.clear()
+        if self._broken:
+            for node, each in enumerate(self._lab.guests):
+                if not each.alive():
+                    self._lab.restart(node)
+            self._lab.heal()
+            self._broken = False
+
+    def _cable(self, node: int, card: int, up: bool) -> None:
+        self._broken = True
+        self._lab.guests[node].cable(card, up=up)
+
+    def _pause(self, node: int) -> None:
+        self._broken = True
+        self._lab.guests[node].pause()
+
+    def _resume(self, node: int) -> None:
+        self._lab.guests[node].resume()
+
+    def _kill(self, node: int) -> None:
+        self._broken = True
+        self._lab.guests[node].kill()
+
+    def _restart(self, node: int) -> None:
+        self._lab.restart(node)
+
+    def _run(self, node: int, words: list[str], timeout_s: float) -> tuple[int, str]:
+        return self._lab.run(self._lab.guests[node], words, timeout_s)
+
+    def _start(self, node: int, module: str, words: list[str]) -> int:
+        self._processes.append(self._lab.guests[node].start(words, module))
+        self._lines[len(self._processes) - 1] = []
+        return len(self._processes) - 1
+
+    def _write(self, handle: int, text: str) -> None:
+        self._processes[handle].write(text)
+
+    def _end_input(self, handle: int) -> None:
+        self._processes[handle].end_input()
+
+    def _signal(self, handle: int, number: int) -> None:
+        self._processes[handle].signal(number)
+
+    def _line(self, handle: int, timeout_s: float) -> tuple[str, str]:
+        """("out", its next line), ("exit", code), or ("", "") when neither came in time."""
+        if kept := self._lines[handle]:
+            first = kept.pop(0)
+            return first.stream, first.text
+        line = self._next(handle, timeout_s)
+        return (line.stream, line.text) if line else ("", "")
+
+    def _wait(self, handle: int, timeout_s: float) -> int | None:
+        process = self._processes[handle]
+        end_s = time.monotonic() + timeout_s
+        while process.code is None:
+            line = self._next(handle, max(0.0, end_s - time.monotonic()))
+            if line is None:
+                return None
+            if len(self._lines[handle]) < LINES_MAX:
+                self._lines[handle].append(line)
+        return process.code
+
+    def _next(self, handle: int, timeout_s: float) -> Line | None:
+        process = self._processes[handle]
+        end_s = time.monotonic() + timeout_s
+        while process.code is None:
+            line = process.line(max(0.0, end_s - time.monotonic()))
+            if line is None or line.stream != "err":
+                return line
+            self.notes = [*self.notes[-NOTES_MAX:], f"guest {process.guest.node}: {line.text}"]
+        return None

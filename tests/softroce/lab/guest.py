@@ -1,0 +1,255 @@
+"""A running guest as the host sees it: starts it from its snapshot, talks with its agent, cuts and heals its cables.
+
+Every wait has a deadline, and a guest whose QEMU is gone answers everything with one sentence.
+Read `tests/softroce/lab/agent.py` for what runs inside, `tests/softroce/lab/lab.py` for who has guests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.softroce.lab import qemu
+from tests.softroce.lab.cache import LabError
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from tests.softroce.lab.image import Image
+
+START_S = 120.0
+"""A resumed guest is ready within two seconds on a quiet machine; ten with busy neighbours."""
+ANSWER_S = 60.0
+LINES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that a process of the guest wrote; `stream` is `out`, `err`, or `exit` with the code as text."""
+
+    stream: str
+    text: str
+
+
+class Process:
+    """A process in a guest."""
+
+    def __init__(self, guest: Guest, pid: int, lines: queue.Queue[Line]) -> None:
+        self.guest = guest
+        self.pid = pid
+        self._lines = lines
+        self.code: int | None = None
+
+    def line(self, timeout_s: float) -> Line | None:
+        """Its next line, or None when none came in time."""
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if line.stream == "exit":
+            self.code = int(line.text)
+        return line
+
+    def write(self, text: str) -> None:
+        """Writes to its standard input."""
+        self.guest.ask(do="write", pid=self.pid, text=text)
+
+    def end_input(self) -> None:
+        """Closes its standard input."""
+        self.guest.ask(do="end_input", pid=self.pid)
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+        self.guest.ask(do="signal", pid=self.pid, number=number)
+
+
+class Guest:
+    """One guest. Not for several threads, but for `ask`."""
+
+    def __init__(self, node: int, nodes: int, folder: Path, words: list[str], memory: Path) -> None:
+        self.node = node
+        self._folder = folder
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._streams: dict[int, queue.Queue[Line]] = {}
+        self._early: dict[int, list[Line]] = {}
+        self._ready: queue.Queue[str] = queue.Queue()
+        self._next_id = 0
+        self._lock = threading.Lock()
+        with (folder / "log").open("wb") as log:
+            full = [*words, "-incoming", f"exec:cat {memory}"]
+            self._process = subprocess.Popen(
+                full, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            self._monitor = qemu.Monitor(folder / "qmp")
+            self._talk = qemu.connect(folder / "talk")
+            self._reader = threading.Thread(
+                target=self._read, args=(self._talk,), name=f"lab-guest-{node}", daemon=True
+            )
+            self._reader.start()
+            self._let_go(nodes)
+        except BaseException:  # QEMU must not outlive it
+            self.kill()
+            raise
+
+    def _let_go(self, nodes: int) -> None:
+        # It stays open: QEMU hands the line over byte by byte, and drops what is left when the other end goes.
+        self._go = go = qemu.connect(self._folder / "go")
+        end_s = time.monotonic() + START_S
+        while self._monitor.ask("query-status")["status"] == "inmigrate":
+            if time.monotonic() > end_s:
+                raise LabError(f"guest {self.node} did not resume: {self.last_words()}")
+            time.sleep(0.01)
+        self._monitor.ask("cont")
+        go.sendall(f"go {self.node} {nodes} {time.time():.3f}\n".encode())
+
+    def wait_ready(self) -> None:
+        """Until its agent has set it up. Raises LabError with the end of its console."""
+        try:
+            said = self._ready.get(timeout=START_S)
+        except queue.Empty:
+            raise LabError(f"guest {self.node} was not ready within {START_S:.0f} s: {self.last_words()}") from None
+        if said:
+            raise LabError(f"guest {self.node} could not be set up: {said}")
+
+    def alive(self) -> bool:
+        """Whether its QEMU runs."""
+        return self._process.poll() is None
+
+    def ask(self, **command: object) -> Any:
+        """The agent's answer. Raises LabError when it refuses, the guest is gone, or it takes too long."""
+        with self._lock:
+            self._next_id += 1
+            number = self._next_id
+            answers: queue.Queue[dict[str, Any]] = queue.Queue()
+            self._answers[number] = answers
+            try:
+                self._talk.sendall(json.dumps({"id": number, **command}).encode() + b"\n")
+            except OSError:
+                raise LabError(f"guest {self.node} is gone") from None
+        try:
+            said = answers.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise LabError(f"guest {self.node} did not answer {command.get('do')}: {self.last_words()}") from None
+        finally:
+            del self._answers[number]
+        if "error" in said:
+            raise LabError(f"guest {self.node} could not {command.get('do')}: {said['error']}")
+        return said["answer"]
+
+    def start(self, words: list[str], module: str = "", env: dict[str, str] | None = None) -> Process:
+        """Starts a program, or with `module` a Python module with these arguments."""
+        pid = self.ask(do="start", words=words, module=module, env=env or {})
+        with self._lock:
+            lines: queue.Queue[Line] = queue.Queue(LINES_MAX)
+            for line in self._early.pop(pid, []):
+                lines.put(line)
+            self._streams[pid] = lines
+        return Process(self, pid, lines)
+
+    def cable(self, card: int, *, up: bool) -> None:
+        """Pulls or plugs the cable of a card: 0 carries RDMA, 1 the rest. What is sent meanwhile is lost."""
+        self._monitor.ask("set_link", name=f"net{card}", up=up)
+
+    def pause(self) -> None:
+        """Stops its CPUs."""
+        self._monitor.ask("stop")
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        self._monitor.ask("cont")
+
+    def kill(self) -> None:
+        """Ends it as a power cut does."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+        for name in ("_monitor", "_talk", "_go"):
+            if (part := getattr(self, name, None)) is not None:
+                part.close()
+        if (reader := getattr(self, "_reader", None)) is not None:
+            reader.join(10)
+
+    def forget(self) -> None:
+        """Removes its sockets and logs."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def last_words(self) -> str:
+        """The end of its console and of QEMU's own log."""
+        parts = []
+        for name in ("console", "log"):
+            path = self._folder / name
+            if path.exists():
+                parts.append(path.read_text(errors="replace").strip()[-800:])
+        return " | ".join(part for part in parts if part) or "its console is empty"
+
+    def _read(self, talk: socket.socket) -> None:
+        rest = b""
+        while True:
+            try:
+                data = talk.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+        with self._lock:
+            for answers in self._answers.values():
+                answers.put({"error": "the guest is gone"})
+            for stream in self._streams.values():
+                stream.put(Line("exit", "-9"))
+        self._ready.put("it ended")
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        match said.get("event"):
+            case "ready":
+                self._ready.put("")
+            case "failed":
+                self._ready.put(str(said["text"]))
+            case "line" | "exit":
+                gone = said["event"] == "exit"
+                line = Line("exit", str(said["code"])) if gone else Line(said["stream"], said["text"])
+                with self._lock:
+                    if (stream := self._streams.get(said["pid"])) is not None:
+                        stream.put(line)
+                    else:  # faster than the answer to `start`
+                        self._early.setdefault(said["pid"], []).append(line)
+            case None:
+                if (answers := self._answers.get(said["id"])) is not None:
+                    answers.put(said)
+
+
+def shares(root: Path) -> tuple[Path, Path]:
+    """What a guest sees of the machine, read-only: the checkout, and the environment's packages."""
+    found = sorted((root / ".venv/lib").glob("python3.11/site-packages"))
+    return root, found[0] if found else root / "tests/softroce"
+
+
+def wires(node: int, nodes: int, folder: Path) -> tuple[str, str]:
+    """The other ends of both cards: nothing for one guest, the other guest's for two."""
+    if nodes == 1:
+        return "hubport,hubid=0", "hubport,hubid=1"
+    made = []
+    for card in range(2):
+        ends = [f"{folder}/w{card}{end}" for end in (node, 1 - node)]
+        made.append(f"dgram,local.type=unix,local.path={ends[0]},remote.type=unix,remote.path={ends[1]}")
+    return made[0], made[1]
+
+
+def start(image: Image, shape: qemu.Shape, memory: Path, root: Path, node: int, nodes: int, folder: Path) -> Guest:
+    """Starts guest `node` of `nodes`; `folder` is the lab's, and each guest gets one below it."""
+    own = folder / f"g{node}"
+    own.mkdir()
+    words = qemu.command(image, shape, own, shares(root), wires(node, nodes, folder))
+    return Guest(node, nodes, own, words, memory)

@@ -1,0 +1,188 @@
+"""Runs tests inside guests as if they ran here: one lab at a time, one pytest inside it, one report for each phase.
+
+A test with the mark `guests(1)` or `guests(2)` is collected here and inside the guest; here only its node id is used.
+The guest's reports are handed to pytest as they come, so failures, times and counts look like everybody else's.
+Read `tests/softroce/lab/worker.py` for the other side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.softroce.lab.asked import Asked
+from tests.softroce.lab.cache import LabError, OutsideError
+from tests.softroce.lab.lab import Lab, unavailable
+
+if TYPE_CHECKING:
+    from tests.softroce.lab.guest import Process
+
+COLLECT_S = 120.0
+MORE_S = 30.0
+"""What a test may take beyond its own limit, which the guest keeps: its fixtures' ends, and the report."""
+LIMIT = pytest.StashKey[float]()
+LAST_WORDS = 60
+
+
+def shape_of(item: pytest.Item) -> int:
+    """How many guests a test wants; 0 when it runs here."""
+    mark = item.get_closest_marker("guests")
+    return int(mark.args[0]) if mark else 0
+
+
+def limit_of(item: pytest.Item) -> float:
+    """The seconds that pytest-timeout would give it."""
+    mark = item.get_closest_marker("timeout")
+    if mark is not None:
+        return float(mark.args[0] if mark.args else mark.kwargs["timeout"])
+    return float(item.config.getoption("--timeout") or item.config.getini("timeout"))
+
+
+class Remote:
+    """The tests of one session that run in guests."""
+
+    def __init__(self, items: list[pytest.Item]) -> None:
+        self._items = items
+        self._lab: Lab | None = None
+        self._asked: Asked | None = None
+        self._worker: Process | None = None
+        self._nodes = 0
+        self._said: list[str] = []
+        self._refused: dict[int, str] = {}
+
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Whether it ran; if not, it got a mark that lets it be skipped."""
+        nodes = shape_of(item)
+        problem = self._ready(nodes)
+        if nodes in self._refused:
+            item.add_marker(pytest.mark.skip(reason=self._refused[nodes]))
+            return False
+        same = nextitem is not None and shape_of(nextitem) == nodes
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        problem = problem or self._order(item, nextitem if same else None)
+        if problem:
+            _fail(item, problem)
+            self._end_worker()
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if not same:
+            self.close()
+        return True
+
+    def close(self) -> None:
+        """Ends the lab, if there is one."""
+        if self._lab is not None:
+            self._end_worker()
+            self._lab.close()
+        self._lab = self._asked = None
+
+    def _ready(self, nodes: int) -> str:
+        """Makes lab and worker if need be; a sentence when they cannot be had."""
+        if nodes in self._refused:
+            return ""
+        if self._lab is not None and self._nodes != nodes:
+            self.close()
+        try:
+            if self._lab is None:
+                if reason := unavailable():
+                    raise OutsideError(reason)
+                self._nodes, self._lab = nodes, Lab(nodes)
+                self._asked = Asked(self._lab)
+            if self._worker is None:
+                self._start_worker()
+        except OutsideError as error:
+            self._refused[nodes] = f"no soft-RoCE lab: {error}"
+        except LabError as error:
+            self.close()
+            return f"the soft-RoCE lab failed: {error}"
+        return ""
+
+    def _start_worker(self) -> None:
+        assert self._lab is not None
+        files = sorted({item.nodeid.split("::")[0] for item in self._items if shape_of(item) == self._nodes})
+        limit = max(limit_of(item) if LIMIT not in item.stash else item.stash[LIMIT] for item in self._items)
+        words = [*files, "--timeout", str(limit)]
+        self._worker = self._lab.guests[0].start(words, "tests.softroce.lab.worker")
+        said = self._next(time.monotonic() + COLLECT_S)
+        if said is None or "collected" not in said:
+            problem = (said or {}).get("broken") or f"it said nothing: {self._last_words()}"
+            self._end_worker()
+            raise LabError(f"pytest could not collect the tests inside the guest: {problem}")
+
+    def _order(self, item: pytest.Item, nextitem: pytest.Item | None) -> str:
+        """Lets the guest run it and hands its reports on; a sentence when it did not come to an end."""
+        assert self._worker is not None
+        assert self._asked is not None
+        self._said.clear()
+        end_s = time.monotonic() + item.stash[LIMIT] + MORE_S
+        try:
+            self._tell({"run": item.nodeid, "next": nextitem.nodeid if nextitem else None})
+            while (said := self._next(end_s)) is not None:
+                if "done" in said:
+                    self._asked.tidy()
+                    return ""
+                if "ask" in said:
+                    self._tell(self._asked.answer(said["ask"], said["words"]))
+                if "report" in said:
+                    config = item.config
+                    report = config.hook.pytest_report_from_serializable(config=config, data=said["report"])
+                    item.ihook.pytest_runtest_logreport(report=report)
+        except LabError as error:
+            return str(error)
+        return f"the test's process in the guest ended, or was silent: {self._last_words()}"
+
+    def _tell(self, words: dict[str, Any]) -> None:
+        assert self._worker is not None
+        self._worker.write(json.dumps(words) + "\n")
+
+    def _next(self, end_s: float) -> dict[str, Any] | None:
+        """The worker's next word; None when it ended or the time is up."""
+        assert self._worker is not None
+        while self._worker.code is None:
+            line = self._worker.line(max(0.0, end_s - time.monotonic()))
+            if line is None:
+                return None
+            if line.stream == "out":
+                return dict(json.loads(line.text))
+            if line.stream == "err":
+                self._said.append(line.text)
+        return None
+
+    def _last_words(self) -> str:
+        notes = self._asked.notes[-LAST_WORDS:] if self._asked else []
+        return "\n".join([*self._said[-LAST_WORDS:], *notes])
+
+    def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is None or not worker.guest.alive():
+            return
+        try:
+            with contextlib.suppress(LabError):
+                worker.end_input()  # refused when it has ended
+            end_s = time.monotonic() + 10.0
+            while (line := worker.line(max(0.0, end_s - time.monotonic()))) is not None and line.stream != "exit":
+                pass
+            with contextlib.suppress(LabError):
+                worker.signal(9)  # refused when it has ended, which is what is hoped for
+            if self._asked is not None:
+                self._asked.tidy()
+        except LabError:
+            lab = self._lab
+            self._lab = None
+            if lab is not None:
+                lab.close()
+
+
+def _fail(item: pytest.Item, problem: str) -> None:
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords={item.name: 1},
+        outcome="failed",
+        longrepr=problem,
+        when="call",
+    )
+    item.ihook.pytest_runtest_logreport(report=report)
