@@ -3,8 +3,8 @@
 Bodies (tensors) are never inside a frame: they lie in slots, follow it on a lane, or are appended to a gRPC message by
 the wire. The same frames travel on every wire and between node and executor. A frame arrives as a private copy (the
 kernel or gRPC copied it), so what was checked here cannot be changed by the peer afterwards. All numbers are
-little-endian; the header is in `fabric/header.py`. This module never sends and never reads slots. Read
-`fabric/transport.py` next.
+little-endian; the header is in `fabric/header.py`, what the frames say in `fabric/frame_values.py`. This module never
+sends and never reads slots. Read `fabric/transport.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -12,12 +12,11 @@ little-endian; the header is in `fabric/header.py`. This module never sends and 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 from zlib import crc32
 
-from fabric.errors import Fate, OverspillError, ProtocolError, ReplyTooLarge, from_wire
+from fabric.errors import Fate, ProtocolError, ReplyTooLarge, from_wire
+from fabric.frame_values import ErrorFrame, Load, ReplyFrame, RequestFrame
 from fabric.header import (
     CHECKED_FORMAT,
     CRC_FROM,
@@ -58,62 +57,6 @@ _SEALED_REQUEST = struct.Struct(HEADER_FORMAT + _REQUEST_FORMAT)
 _SEALED_REPLY = struct.Struct(HEADER_FORMAT + _REPLY_FORMAT)
 _SEALED_REPLY_BYTES = _SEALED_REPLY.size
 _REQUEST_KIND, _REPLY_KIND, _ERROR_KIND = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.ERROR)
-
-
-class RequestFrame(NamedTuple):  # made for each request, at the node and at its executor
-    """A request. `budget_us` is the time that remained when it was sent; `ack_no` says that the caller has the final
-    answer of every request of its own below it; offsets are into the tenant's arena, `NO_SLOT` where there is none."""
-
-    client_id: int
-    request_no: int
-    node_epoch: int
-    budget_us: int
-    ack_no: int
-    body_offset: int
-    body_bytes: int
-    reply_offset: int
-    reply_capacity: int
-    priority: int
-    attempt: int
-    model: str
-    descriptors: bytes
-
-
-class Load(NamedTuple):  # made for each reply: a named tuple costs half of a frozen dataclass
-    """What a node says of its load. `sequence` grows with each report of a node epoch; `accepted` counts the requests
-    of this caller that the report has seen; `outstanding_us` is the work queued and running, by the node's own
-    estimate, summed over `executors`."""
-
-    sequence: int
-    accepted: int
-    outstanding_us: int
-    executors: int
-
-
-class ReplyFrame(NamedTuple):  # made for each reply
-    """A reply: who made it, how long it waited and ran, and where its tensors lie."""
-
-    client_id: int
-    request_no: int
-    node_epoch: int
-    body_bytes: int
-    reply_offset: int
-    generation: int
-    queue_us: int
-    compute_us: int
-    load: Load
-    descriptors: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorFrame:
-    """The final answer of a request that has no reply."""
-
-    client_id: int
-    request_no: int
-    node_epoch: int
-    error: OverspillError
-    load: Load
 
 
 def pack_request(  # noqa: PLR0917 - one argument per field of the frame, in its order

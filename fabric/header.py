@@ -10,8 +10,9 @@ next.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import final
 from zlib import crc32
 
 from fabric.errors import InvalidArgument, ProtocolError, VersionMismatch
@@ -51,7 +52,9 @@ _CHECKED = struct.Struct(CHECKED_FORMAT)
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-class Header(NamedTuple):  # made for each frame that a node reads
+@final
+@dataclass(init=False, slots=True)
+class Header:  # mutable: made for each request, see fabric/frame_values.py
     """The common header: `body_bytes` is what lies outside the frame."""
 
     kind: Kind
@@ -60,6 +63,22 @@ class Header(NamedTuple):  # made for each frame that a node reads
     client_id: int
     request_no: int
     body_bytes: int
+
+    def __init__(
+        self,
+        kind: Kind,
+        flags: int,
+        frame_bytes: int,
+        client_id: int,
+        request_no: int,
+        body_bytes: int,
+    ) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.frame_bytes = frame_bytes
+        self.client_id = client_id
+        self.request_no = request_no
+        self.body_bytes = body_bytes
 
 
 def check_size(size: int) -> int:

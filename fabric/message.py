@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -78,11 +78,21 @@ def _as_array(name: str, value: object) -> np.ndarray[Any, Any]:
     return array
 
 
-class Body(NamedTuple):  # made for each request
+@final
+@dataclass(init=False, slots=True)
+class Body:  # mutable: made for each request, see fabric/frame_values.py
     """The inputs of one request, staged: their layout and the memory that holds them, small bytes or a lease."""
 
     layout: Layout
     memory: bytes | Lease
+
+    def __init__(
+        self,
+        layout: Layout,
+        memory: bytes | Lease,
+    ) -> None:
+        self.layout = layout
+        self.memory = memory
 
     def view(self) -> memoryview:
         """The body's bytes."""

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol, final
+
+from fabric.frame import Load
+from fabric.layout import Layout
+from fabric.memory.lease import Lease
+from fabric.message import Body, RequestId
 
 if TYPE_CHECKING:
     from fabric.deadline import Deadline
-    from fabric.frame import Load
-    from fabric.layout import Layout
     from fabric.memory.arena import Arena
-    from fabric.memory.lease import Lease
-    from fabric.message import Body, RequestId
 
 
 class WireName(Enum):
@@ -44,7 +45,9 @@ class PeerFacts:
     version: int
 
 
-class Call(NamedTuple):  # made for each request, as its answer: a named tuple costs a third of a frozen dataclass
+@final
+@dataclass(init=False, slots=True)
+class Call:  # mutable: made for each request, see fabric/frame_values.py
     """One attempt of one request. `ack_no`: the caller has the final answers of all its requests below it.
     `reply_bytes` is a guess of the reply's size; a reply that is larger costs one more round trip, never a second run.
     """
@@ -52,13 +55,33 @@ class Call(NamedTuple):  # made for each request, as its answer: a named tuple c
     id: RequestId
     model: str
     body: Body
-    ack_no: int = 0
-    priority: int = 0
-    attempt: int = 0
-    reply_bytes: int = 0
+    ack_no: int
+    priority: int
+    attempt: int
+    reply_bytes: int
+
+    def __init__(
+        self,
+        id: RequestId,  # noqa: A002 - the field's name
+        model: str,
+        body: Body,
+        ack_no: int = 0,
+        priority: int = 0,
+        attempt: int = 0,
+        reply_bytes: int = 0,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.body = body
+        self.ack_no = ack_no
+        self.priority = priority
+        self.attempt = attempt
+        self.reply_bytes = reply_bytes
 
 
-class Answer(NamedTuple):  # made for each request
+@final
+@dataclass(init=False, slots=True)
+class Answer:  # mutable: made for each request, see fabric/frame_values.py
     """A reply as a channel delivers it. `memory` holds the body: small bytes, or a lease that the holder releases."""
 
     layout: Layout
@@ -68,7 +91,27 @@ class Answer(NamedTuple):  # made for each request
     compute_us: int
     load: Load
     wire: WireName
-    lane: bool = False
+    lane: bool
+
+    def __init__(
+        self,
+        layout: Layout,
+        memory: bytes | Lease,
+        generation: int,
+        queue_us: int,
+        compute_us: int,
+        load: Load,
+        wire: WireName,
+        lane: bool = False,
+    ) -> None:
+        self.layout = layout
+        self.memory = memory
+        self.generation = generation
+        self.queue_us = queue_us
+        self.compute_us = compute_us
+        self.load = load
+        self.wire = wire
+        self.lane = lane
 
 
 class Channel(Protocol):

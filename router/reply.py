@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -70,16 +70,13 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
         # Neither the answer nor the attempt is kept, since they hold memory that may go back before the reply does. The
         # trace is made when somebody reads it: few do.
         self._memory: bytes | Lease | None
-        (
-            self._layout,
-            self._memory,
-            self._generation,
-            self._queue_us,
-            self._compute_us,
-            _,
-            self._wire,
-            self._lane,
-        ) = answer
+        self._layout = answer.layout
+        self._memory = answer.memory
+        self._generation = answer.generation
+        self._queue_us = answer.queue_us
+        self._compute_us = answer.compute_us
+        self._wire = answer.wire
+        self._lane = answer.lane
         self._id = attempt.call.id
         self._picked = attempt.picked
         self._round_trip_ms = attempt.round_trip_ms
@@ -208,4 +205,4 @@ class Holdings:  # mutable: what replies hold of each arena
 def _copied(answer: Answer, lease: Lease) -> Answer:
     memory = bytes(lease.view[: answer.layout.body_bytes])
     lease.release()
-    return answer._replace(memory=memory)
+    return replace(answer, memory=memory)

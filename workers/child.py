@@ -60,7 +60,8 @@ class Settings:
 
 def python_module(module: str) -> list[str]:
     """The command that runs one of our modules in a child, with our own interpreter and nothing from its folder."""
-    return [sys.executable, "-P", "-m", module]
+    # Not `-m`, which wants source: the module may be compiled.
+    return [sys.executable, "-P", "-c", f"from {module} import main; raise SystemExit(main())"]
 
 
 def child_environment(threads: int | None = None) -> dict[str, str]:

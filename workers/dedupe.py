@@ -9,7 +9,8 @@ were kept are sent again from where they lie; this module keeps frames, never te
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
 from fabric.errors import DuplicateRequest, Fate, ResourceExhausted
 
@@ -27,12 +28,24 @@ CLIENT_KEPT_S = 600.0
 """A client that was silent this long and has nothing running is forgotten: its retries are long over."""
 
 
-class Finished(NamedTuple):  # made for each request
+@final
+@dataclass(init=False, slots=True)
+class Finished:  # mutable: made for each request, see fabric/frame_values.py
     """An answer that was given. `holder` is the executor and its generation if it kept the reply's tensors."""
 
     frame: bytes
     at_s: float
     holder: tuple[int, int] | None
+
+    def __init__(
+        self,
+        frame: bytes,
+        at_s: float,
+        holder: tuple[int, int] | None,
+    ) -> None:
+        self.frame = frame
+        self.at_s = at_s
+        self.holder = holder
 
 
 class Client:  # mutable: grows with each request, shrinks with each acknowledgement

@@ -10,20 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from fabric.dtypes import DType, bytes_decode
 from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, OverspillError, ResourceExhausted
-from fabric.layout import parse_layout
+from fabric.layout import Layout, parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.onnxruntime import OnnxModel
 from workers.backends.python import PythonModel
 from workers.faults import is_refusal, place, told
 
 if TYPE_CHECKING:
-    from fabric.layout import Layout, TensorSpec
+    from fabric.layout import TensorSpec
     from workers.backends.base import Backend
     from workers.modelconfig import ModelConfig
 
@@ -54,12 +54,24 @@ class Plan:
     body_bytes: int
 
 
-class Run(NamedTuple):  # made for each request
+@final
+@dataclass(init=False, slots=True)
+class Run:  # mutable: made for each request, see fabric/frame_values.py
     """What came of a run: the reply's layout, its bytes where they did not fit the slot, and how long it took."""
 
     layout: Layout
     aside: bytes | None
     compute_us: int
+
+    def __init__(
+        self,
+        layout: Layout,
+        aside: bytes | None,
+        compute_us: int,
+    ) -> None:
+        self.layout = layout
+        self.aside = aside
+        self.compute_us = compute_us
 
 
 class LoadedModel:  # mutable: plans are added as requests come

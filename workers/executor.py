@@ -2,7 +2,7 @@
 
 It maps the tenants' arenas and holds duplicates of their sockets, so that a reply is written where the caller reads it
 and announced without the node in between. It ends with its node, whatever way that goes. It decides nothing about
-queues, ids or restarts: the node does. Started as `python -m workers.executor`, by `workers/child.py` only.
+queues, ids or restarts: the node does. `workers/child.py` starts it; read that next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
 
 from fabric.errors import (
     DeadlineExceeded,
@@ -71,15 +70,6 @@ GC_THRESHOLD = 50_000
 """New containers before the collector looks at them, 700 by default: a request makes about ten."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A tenant's arena as this process sees it: its bytes to write, and the same to read."""
-
-    arena: Arena
-    view: memoryview
-    readonly: memoryview
-
-
 class Executor:  # mutable: maps arenas, holds sockets and models
     """The loop of the process."""
 
@@ -88,7 +78,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._node = socket.socket(fileno=settings.node_fd)
         self._page = SharedPage(settings.page_fd)
         self._models: dict[str, LoadedModel] = {}
-        self._places: dict[int, _Place] = {}
+        self._arenas: dict[int, Arena] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._keep = ReplyKeep()
         self._tracebacks = Tracebacks(sys.stderr)
@@ -119,14 +109,14 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         elif control.word == "arena":
             arena = Arena.attach(descriptors[0])
             arena.close_fd()
-            self._places[control.number] = _Place(arena, arena.view, arena.view.toreadonly())
+            self._arenas[control.number] = arena
         elif control.word == "socket":
             self._sockets[control.number] = socket.socket(fileno=descriptors[0])
         elif control.word == "hang_up":
             self._sockets.pop(control.number).close()
         elif control.word == "forget":
             self._keep.leave(control.number)
-            del self._places[control.number]
+            del self._arenas[control.number]
         return control.word != "exit"
 
     def _load(self, wanted: tuple[str, ...]) -> None:
@@ -218,15 +208,16 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         except ProtocolError as error:
             error.fate = Fate.NEVER_RAN
             raise
-        place = self._places[task.tenant_no]
-        slot = _slot(place, request)
-        run = model.run(plan, place.readonly, request.body_offset, slot)
-        memory, tenant_no = slot[: run.layout.body_bytes], task.tenant_no
+        arena = self._arenas[task.tenant_no]
+        slot = _slot(arena, request)
+        run = model.run(plan, arena.view.toreadonly(), request.body_offset, slot)
+        memory: bytes | memoryview = slot[: run.layout.body_bytes]
+        tenant_no = task.tenant_no
         if run.aside is not None:
-            memory, tenant_no = memoryview(run.aside), 0
+            memory, tenant_no = run.aside, 0
         elif len(memory) < SMALL_REPLY_BYTES:
             # Its slot may serve the next call as soon as this one is answered, while the same id is asked again.
-            memory, tenant_no = memoryview(bytes(memory)), 0
+            memory, tenant_no = bytes(memory), 0
         return KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9), run.aside is None
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
@@ -236,7 +227,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             raise DuplicateRequest(
                 f"request {request.request_no} ran and its reply is no longer kept; it did not run again"
             )
-        slot = _slot(self._places[task.tenant_no], request)
+        slot = _slot(self._arenas[task.tenant_no], request)
         if len(kept.memory) > len(slot):
             return self._too_large(task, request, len(kept.memory)), KEPT
         slot[: len(kept.memory)] = kept.memory
@@ -273,10 +264,10 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         return encode_error(ErrorFrame(*ids, error, task.load))
 
 
-def _slot(place: _Place, request: RequestFrame) -> memoryview:
+def _slot(arena: Arena, request: RequestFrame) -> memoryview:
     if request.reply_offset == NO_SLOT:
         return memoryview(bytearray())
-    return place.view[request.reply_offset : request.reply_offset + request.reply_capacity]
+    return arena.view[request.reply_offset : request.reply_offset + request.reply_capacity]
 
 
 def main() -> None:
@@ -284,7 +275,3 @@ def main() -> None:
     settings = Settings.of(sys.argv[1:])
     end_with(settings.parent_pid)
     Executor(settings).serve()
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, final
 
 from fabric.errors import ProtocolError
 from fabric.frame import Load
@@ -39,7 +39,9 @@ RAN = 4
 _GARBLED = "wrote what is no message to its node; look which of its models writes to descriptors of others"
 
 
-class Task(NamedTuple):  # made for each request
+@final
+@dataclass(init=False, slots=True)
+class Task:  # mutable: made for each request, see fabric/frame_values.py
     """A task's prefix: whose request follows, when it came, until when it may begin, and the load to report."""
 
     flags: int
@@ -49,6 +51,24 @@ class Task(NamedTuple):  # made for each request
     arrived_ns: int
     deadline_ns: int
     load: Load
+
+    def __init__(
+        self,
+        flags: int,
+        task_no: int,
+        tenant_no: int,
+        socket_no: int,
+        arrived_ns: int,
+        deadline_ns: int,
+        load: Load,
+    ) -> None:
+        self.flags = flags
+        self.task_no = task_no
+        self.tenant_no = tenant_no
+        self.socket_no = socket_no
+        self.arrived_ns = arrived_ns
+        self.deadline_ns = deadline_ns
+        self.load = load
 
 
 def pack_task(task: Task) -> bytes:

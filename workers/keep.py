@@ -9,7 +9,8 @@ never sends and reads no clock. Read `workers/executor.py` next.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import final
 
 KEPT_S = 60.0
 KEPT_PER_CLIENT_MAX = 4096
@@ -20,14 +21,30 @@ LEAVING_BYTES_MAX = 64 << 20
 """What is copied when a tenant leaves: some 10 ms, which other tenants' requests wait for."""
 
 
-class KeptReply(NamedTuple):  # made for each request
+@final
+@dataclass(init=False, slots=True)
+class KeptReply:  # mutable: made for each request, see fabric/frame_values.py
     """A reply: its bytes, in the slot of `tenant_no` or in our own memory (0), and what its frame said."""
 
     tenant_no: int
-    memory: memoryview
+    memory: bytes | memoryview
     descriptors: bytes
     compute_us: int
     at_s: float
+
+    def __init__(
+        self,
+        tenant_no: int,
+        memory: bytes | memoryview,
+        descriptors: bytes,
+        compute_us: int,
+        at_s: float,
+    ) -> None:
+        self.tenant_no = tenant_no
+        self.memory = memory
+        self.descriptors = descriptors
+        self.compute_us = compute_us
+        self.at_s = at_s
 
 
 class ReplyKeep:  # mutable: a table with bounds
@@ -82,7 +99,7 @@ class ReplyKeep:  # mutable: a table with bounds
                 moved += len(reply.memory)
                 self._drop(client_id, request_no)
                 if moved <= LEAVING_BYTES_MAX:
-                    own = memoryview(bytes(reply.memory))
+                    own = bytes(reply.memory)
                     self.put(client_id, request_no, KeptReply(0, own, reply.descriptors, reply.compute_us, reply.at_s))
 
     def lapse(self, now: float) -> None:

@@ -78,7 +78,3 @@ def main() -> int:
         _say({"code": error.code, "error": str(error)})
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

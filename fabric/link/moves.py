@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fabric.errors import (
@@ -100,7 +101,7 @@ class Moves:  # mutable: one request on its way
         if not self._count:
             return call
         self._wiring.moved += 1
-        return call._replace(attempt=min(attempt.attempt + 1, _ATTEMPT_MAX))
+        return replace(call, attempt=min(attempt.attempt + 1, _ATTEMPT_MAX))
 
     def _wait(self, deadline: Deadline) -> Channel:
         while True:

@@ -138,21 +138,21 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
 
 def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytes:
     """The REQUEST of one attempt. Raises InvalidArgument when names and descriptors do not fit a frame."""
-    (client_id, request_no), model, body, ack_no, priority, attempt, _ = call
-    layout = body.layout
+    client_id, request_no = call.id
+    layout = call.body.layout
     return pack_request(
         client_id,
         request_no,
         node_epoch,
         budget_us,
-        ack_no,
+        call.ack_no,
         places.input_at,
         layout.body_bytes,
         places.reply_at,
         places.capacity,
-        priority,
-        attempt,
-        model,
+        call.priority,
+        call.attempt,
+        call.model,
         layout.encoded,
     )
 

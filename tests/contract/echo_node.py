@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 from collections import OrderedDict
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -231,11 +232,11 @@ class EchoNode:
     def _spoiled(self, reply: ReplyFrame) -> bytes | bytearray:
         armed, self.armed = self.armed, ""
         if armed == "foreign_id":
-            return encode_reply(reply._replace(request_no=reply.request_no + 1_000_000))
+            return encode_reply(replace(reply, request_no=reply.request_no + 1_000_000))
         if armed == "outside":
-            return encode_reply(reply._replace(reply_offset=reply.reply_offset ^ (1 << 40)))
+            return encode_reply(replace(reply, reply_offset=reply.reply_offset ^ (1 << 40)))
         if armed == "length":
-            return encode_reply(reply._replace(body_bytes=reply.body_bytes + 64))
+            return encode_reply(replace(reply, body_bytes=reply.body_bytes + 64))
         frame = bytearray(encode_reply(reply))
         if armed == "bit":
             frame[-1] ^= 1

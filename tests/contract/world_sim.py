@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,7 +72,7 @@ class EchoSimNode(SimNode):
     """Runs whatever comes at once, as the echo node does, and calls that one executor."""
 
     def load(self, client_id: int) -> Load:
-        return super().load(client_id)._replace(executors=1, accepted=sum(self._accepted.values()))
+        return replace(super().load(client_id), executors=1, accepted=sum(self._accepted.values()))
 
     def request(self, request: RequestFrame, body: bytes, asker: Asker, answer: Callable[[Outcome], None]) -> None:
         # The suite's clients are named by their address in memory, so a later one may repeat an earlier one's ids.
@@ -84,9 +85,9 @@ class EchoSimNode(SimNode):
 
 def _spoiled(fault: str, reply: ReplyFrame) -> bytes:
     changes: dict[str, Callable[[], ReplyFrame]] = {
-        "foreign_id": lambda: reply._replace(request_no=reply.request_no + 1_000_000),
-        "outside": lambda: reply._replace(reply_offset=reply.reply_offset ^ (1 << 40)),
-        "length": lambda: reply._replace(body_bytes=reply.body_bytes + 64),
+        "foreign_id": lambda: replace(reply, request_no=reply.request_no + 1_000_000),
+        "outside": lambda: replace(reply, reply_offset=reply.reply_offset ^ (1 << 40)),
+        "length": lambda: replace(reply, body_bytes=reply.body_bytes + 64),
     }
     if fault in changes:
         return bytes(encode_reply(changes[fault]()))

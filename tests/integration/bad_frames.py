@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
@@ -93,7 +93,7 @@ class _Numbered:
             self.client_id, next(self._numbers), self.epoch, 5_000_000, 0, body_at, 64, reply_at, 4096, 0, 0,
             "double", descriptors(),
         )  # fmt: skip
-        return good._replace(**words)
+        return replace(good, **words)
 
 
 def _error(frame: bytes) -> OverspillError | None:

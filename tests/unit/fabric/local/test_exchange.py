@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 
@@ -157,7 +158,7 @@ def test_a_good_reply() -> None:
     ],
 )
 def test_replies_that_are_not_believed(changes: dict[str, int]) -> None:
-    frame = encode_reply(REPLY._replace(**changes))  # type: ignore[arg-type]
+    frame = encode_reply(replace(REPLY, **changes))  # type: ignore[arg-type]
     with pytest.raises(ProtocolError):
         read_final(frame, ID, _places(_arena()))
 
@@ -190,7 +191,7 @@ def test_small_replies_are_copied_out(nbytes: int, kind: type) -> None:
     layout = layout_of((TensorSpec.of("y", DType.UINT8, (nbytes,)),))
     places = Places(arena)
     places.put_reply(nbytes)
-    reply = REPLY._replace(body_bytes=nbytes, reply_offset=places.reply_at, descriptors=layout.encoded)
+    reply = replace(REPLY, body_bytes=nbytes, reply_offset=places.reply_at, descriptors=layout.encoded)
     arena.view[places.reply_at : places.reply_at + 3] = b"abc"
     answer = take_leased_reply(reply, layout, places)
     assert isinstance(answer.memory, kind)
@@ -206,8 +207,8 @@ def test_sizes_are_learned_by_model_and_size_of_the_input() -> None:
     assert sizes.guess(call) == 0
     sizes.learn(call, 5000)
     assert sizes.guess(call) == 5000
-    assert sizes.guess(call._replace(model="other")) == 0
-    assert sizes.guess(call._replace(reply_bytes=9000)) == 9000
+    assert sizes.guess(replace(call, model="other")) == 0
+    assert sizes.guess(replace(call, reply_bytes=9000)) == 9000
     for number in range(10_000):
-        sizes.learn(call._replace(model=str(number)), 1)
+        sizes.learn(replace(call, model=str(number)), 1)
     assert sizes.guess(call) == 0, "the table is bounded"
