@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A fault to inject once this share of the work is done."""
+    """A fault to inject once this share of the work, or of the jobs, is done: one job may be most of the work."""
 
     at_share: float
     kind: str
@@ -102,7 +102,8 @@ class Drive:  # mutable: one run of a round
         return time.monotonic() - self._began
 
     def _inject_due(self) -> None:
-        while self._planned and self._done_s >= self._planned[0].at_share * self._work_s:
+        share = max(self._done_s / self._work_s, self._done / self.total)
+        while self._planned and share >= self._planned[0].at_share:
             fault = self._planned.pop(0)
             at_s = self._now()
             self.faults.append(Fault(fault.kind, fault.inject(), at_s))

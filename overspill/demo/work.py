@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,9 @@ OVERLOAD = 1.15
 ROUNDS_MAX = 24
 PREPARE_S = 25.0
 """No further round is prepared after this long; on a slow or busy machine the limit shrinks with the load instead."""
+JOBS_MIN = 12
+"""Where one shard alone passes the limit, on a slow or busy machine, there must still be something to spill and to lose
+a node under: twice the callers of `overspill/demo/drive.py`."""
 MINI_JOBS = 48
 PROCESSES = 2
 
@@ -87,6 +91,8 @@ def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
                 alone_s += solved.took_s
                 sizes.append(len(shard.rows))
                 rounds.add(each.name)
+                if len(jobs) < JOBS_MIN:
+                    continue
                 if alone_s >= OVERLOAD * limit_s or time.monotonic() > give_up_at:
                     break
         finally:
@@ -105,16 +111,20 @@ def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
 
 
 def _pool() -> ProcessPoolExecutor:
-    """Processes that are deaf to Ctrl-C, which a terminal sends to all of them: the demo ends them, and none prints a
-    traceback. They inherit the mask, so they are deaf from the first moment; a Ctrl-C meanwhile reaches us after it."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), mp_context=context)
+    return ProcessPoolExecutor(min(PROCESSES, os.cpu_count() or 1), mp_context=context)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that a pool starts in this block are deaf to Ctrl-C, which a terminal sends to all of them: the demo
+    ends them, and none prints a traceback. A pool starts them as tasks are given to it. They inherit the mask, so they
+    are deaf from the first moment; a Ctrl-C meanwhile reaches us after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        pool.submit(os.getpid)  # starts all processes
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return pool
 
 
 def _rounds(data: Path | None, seed: int) -> Iterator[Round]:
@@ -139,7 +149,9 @@ def _rounds(data: Path | None, seed: int) -> Iterator[Round]:
 def _solved_shards(pool: ProcessPoolExecutor, data: Path | None, seed: int) -> Iterator[tuple[Round, Shard, _Solved]]:
     for each in _rounds(data, seed):
         shards = list(each.shards())
-        yield from ((each, shard, solved) for shard, solved in zip(shards, pool.map(_solve, shards), strict=True))
+        with _deaf_children():
+            answers = pool.map(_solve, shards)  # hands all of them over at once
+        yield from ((each, shard, solved) for shard, solved in zip(shards, answers, strict=True))
 
 
 _session: Session | None = None

@@ -50,7 +50,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "overspill", *words]
 
 
-def wait_until(what: Callable[[], bool], timeout_s: float = 5.0, step_s: float = 0.002) -> bool:
+def wait_until(what: Callable[[], bool], timeout_s: float = 20.0, step_s: float = 0.002) -> bool:
     """Whether it became true in time."""
     end_s = time.monotonic() + timeout_s
     while not what():

@@ -61,7 +61,7 @@ class Row:
     error: type[OverspillError] = InvalidArgument
     fate: Fate = Fate.NEVER_RAN
     words: tuple[str, ...] = ()
-    timeout_s: float = 5.0
+    timeout_s: float = 20.0
     priority: int = 0
     kinds: tuple[str, ...] = EVERY
     quotes_model: bool = field(default=False)
@@ -137,13 +137,13 @@ def _models() -> tuple[Row, ...]:
 
 
 def _times() -> tuple[Row, ...]:
-    act = {"what": [b"sleep 300"], "note": NOTE}
+    act = {"what": [b"sleep 1000"], "note": NOTE}
     seconds = ("give seconds between 0 and",)
     late, unknown = DeadlineExceeded, Fate.UNKNOWN
     return (
         Row("no time", "double", {"x": X}, late, words=("over", "give"), timeout_s=0.0),
         Row("a nanosecond", "double", {"x": X}, late, words=("give",), timeout_s=1e-9),
-        Row("too little time", "act", act, late, unknown, words=("give", "time"), timeout_s=0.1),
+        Row("too little time", "act", act, late, unknown, words=("give", "time"), timeout_s=0.4),
         Row("negative time", "double", {"x": X}, words=("-1", *seconds), timeout_s=-1.0),
         Row("NaN seconds", "double", {"x": X}, words=("nan", *seconds), timeout_s=float("nan")),
         Row("endless time", "double", {"x": X}, words=("inf", *seconds), timeout_s=float("inf")),

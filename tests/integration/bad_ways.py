@@ -44,7 +44,7 @@ class Way(Protocol):
 
     wire: WireName
 
-    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 5.0, priority: int = 0) -> Arrays:
+    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 20.0, priority: int = 0) -> Arrays:
         """The outputs, copied. Raises OverspillError."""
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class RouterWay:
         self.wire = wire
         self.router = Router.connect(registry, config=only(wire))
 
-    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 5.0, priority: int = 0) -> Arrays:
+    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 20.0, priority: int = 0) -> Arrays:
         with self.router.infer(model, inputs, timeout_s=timeout_s, priority=priority) as reply:
             assert reply.trace.wire == self.wire.value
             return {name: np.array(reply[name]) for name in reply}
@@ -83,7 +83,7 @@ class AsyncWay:
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
-    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 5.0, priority: int = 0) -> Arrays:
+    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 20.0, priority: int = 0) -> Arrays:
         return self._run(self._infer(model, inputs, timeout_s, priority))
 
     async def _infer(self, model: str, inputs: Mapping[str, object], timeout_s: float, priority: int) -> Arrays:
@@ -109,18 +109,18 @@ class ChannelWay:
 
     def _open(self, registry: str) -> Channel:
         (instance,) = open_registry(registry).read()
-        deadline = Deadline.after(5.0, time.monotonic())
+        deadline = Deadline.after(20.0, time.monotonic())
         expect = (instance.node_id, instance.node_epoch)
         if self.wire is WireName.LOCAL:
             return LocalChannel.open(instance.local, self.client_id, deadline, expect=expect)
         return RpcChannel.open(instance.rpc, self.client_id, deadline, RpcConfig(), None, expect)
 
-    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 5.0, priority: int = 0) -> Arrays:
+    def infer(self, model: str, inputs: Mapping[str, object], timeout_s: float = 20.0, priority: int = 0) -> Arrays:
         body = small_body(tensors_of(inputs))
         call = Call(RequestId(self.client_id, next(self._numbers)), model, body, priority=priority)
         return self.call(call, timeout_s)
 
-    def call(self, call: Call, timeout_s: float = 5.0) -> Arrays:
+    def call(self, call: Call, timeout_s: float = 20.0) -> Arrays:
         """Sends any call."""
         answer = self.channel.call(call, Deadline.after(timeout_s, time.monotonic()))
         assert answer.wire is self.wire

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ class Client:  # mutable: counts its requests
     """A caller with one session; `call` gives the output, or raises as a caller would see it."""
 
     def __init__(self, path: str, client_id: int = 7) -> None:
-        self.channel = LocalChannel.open(path, client_id, soon(5.0))
+        self.channel = LocalChannel.open(path, client_id, soon(20.0))
         self.client_id = client_id
         self.number = 0
 
@@ -218,6 +219,24 @@ def fails(
         # A traceback would keep the session's arena open for as long as the error is looked at.
         return error.with_traceback(None), time.monotonic() - began
     raise AssertionError("the call was answered")
+
+
+@contextmanager
+def cancelling(client: Client, number: int, after_s: float = 0.1) -> Iterator[None]:
+    """Gives a request of the block up, again and again until the block ends: it may be late in beginning."""
+    over = threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(after_s):
+            client.channel.cancel(RequestId(client.client_id, number))
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10.0)
 
 
 @contextmanager

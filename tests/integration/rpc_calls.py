@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fabric.memory.arena import Arena
 
 
-def soon(timeout_s: float = 10.0) -> Deadline:
+def soon(timeout_s: float = 20.0) -> Deadline:
     return Deadline(time.monotonic() + timeout_s)
 
 

@@ -109,7 +109,7 @@ def test_a_node_that_cannot_start_says_why_and_exits_2(wrong: dict[str, str], fo
     words = tuple(word.format(**wrong) for word in words)
     if "--models" not in words:
         words = ("--models", str(folder / "models"), *words)
-    done = subprocess.run(command("node", *words), cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command("node", *words), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     _told(done.stderr, told, wrong)
@@ -121,7 +121,7 @@ def test_a_node_id_that_is_taken_is_told(folder: Path) -> None:
         node.wait_ready()
         words = ("--registry", registry, "--models", str(folder / "models"), "--node-id", "one")
         done = subprocess.run(
-            command("node", *words), cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+            command("node", *words), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
         )
         assert done.returncode == 2, done.stderr
         _told(done.stderr, ("node id 'one' is taken by a running node", "give another --node-id"), {})
@@ -154,11 +154,11 @@ def test_a_registry_that_cannot_be_written_does_not_stop_a_node(folder: Path) ->
     registry = folder / "late"
     registry.write_text("a file for now")
     with NodeProcess(folder, f"dir:{registry}", folder / "models", name="late") as node:
-        assert wait_until(lambda: "goes on trying" in node.log, 10.0), node.log
+        assert wait_until(lambda: "goes on trying" in node.log, 30.0), node.log
         registry.unlink()
         node.wait_ready()
         with Router.connect(f"dir:{registry}") as router:
             x = np.arange(3, dtype=np.float32)
-            with router.infer("double", {"x": x}, timeout_s=5.0) as reply:
+            with router.infer("double", {"x": x}, timeout_s=20.0) as reply:
                 assert np.array_equal(reply["y"], 2 * x)
     assert "Traceback" not in node.log

@@ -102,8 +102,8 @@ def test_an_executor_that_lost_its_way_to_the_node_is_replaced(spoiled: Path) ->
     with running_node(spoiled, spoiled / "models") as node, client_of(node) as client:
         assert client.call("spoiler", 101) == [101, 0]
         began = time.monotonic()
-        assert client.call("spoiler", 0, timeout_s=10.0) == [0, 0]
-        assert time.monotonic() - began < 5.0
+        assert client.call("spoiler", 0, timeout_s=30.0) == [0, 0]
+        assert time.monotonic() - began < 20.0
         assert "closed its way to the node" in node.log.read_text()
         assert node.ran() == [101, 0], "the request whose end the node was not told of did not run again"
 
@@ -125,7 +125,7 @@ def test_a_client_that_asks_for_the_same_answer_without_end_harms_itself_alone(t
                 layout.encoded,
             )
         )  # fmt: skip
-        sock.settimeout(1.0)
+        sock.settimeout(20.0)
         for _ in range(6000):
             sock.send(frame)
             with suppress(BlockingIOError):  # refusals come at once, replies when the executor is free
@@ -156,24 +156,24 @@ def test_a_node_without_descriptors_starts_its_children_when_it_has_some(tmp_pat
 
 def test_nothing_is_kept_of_a_client_that_left_with_a_request_in_the_queue(tmp_path: Path) -> None:
     with running_node(tmp_path, rough_models(tmp_path)) as node, client_of(node) as other:
-        other.call("rough", SLEEP, 1000)  # so slow it is
+        other.call("rough", SLEEP, 700)  # so slow it is
         fds = Path(f"/proc/{node.process.pid}/fd")
 
         def arenas() -> int:
             return sum("overspill-arena" in str(fd.readlink()) for fd in fds.iterdir())
 
         before = arenas()
-        slow = threading.Thread(target=lambda: other.call("rough", SLEEP, 1000))
+        slow = threading.Thread(target=lambda: other.call("rough", SLEEP, 2000))
         slow.start()
-        wait_until(lambda: node.ran() == [1000, 1000])
+        wait_until(lambda: node.ran() == [700, 2000])
         with client_of(node, 8) as client:
             waiting = threading.Thread(target=lambda: fails(client, "rough", OK, 1))
             waiting.start()
+            wait_until(lambda: arenas() > before)
             time.sleep(0.2)  # it waits behind the other one's
-            assert arenas() > before
             client.channel.abort("gone")
             waiting.join(20.0)
-        wait_until(lambda: arenas() == before, 3.0)
+        wait_until(lambda: arenas() == before)
         slow.join(20.0)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from overspill.demo.work import _deaf_children, _pool
+
 pytestmark = pytest.mark.timeout(600)
 RUN_TIMEOUT_S = 180.0
 DEMO = [sys.executable, "-m", "overspill", "demo"]
@@ -100,6 +102,20 @@ def nodes_under(folder: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def deaf(_: int) -> bool:
+    """Whether this process is deaf to Ctrl-C."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_every_process_that_makes_the_round_is_deaf_to_ctrl_c():
+    with _pool() as pool:
+        with _deaf_children():
+            answers = pool.map(deaf, range(8))
+        assert all(answers)
+        assert all(pool.map(deaf, range(8)))
+    assert not deaf(0)
 
 
 @pytest.mark.parametrize("after_s", [0.2, 2.0])

@@ -68,19 +68,19 @@ def test_drain_finishes_what_was_accepted_and_refuses_new_work(tmp_path: Path) -
             with client_of(node, 100 + number) as other:
                 answers.append(other.call("ledger", SLEEP, 200 + number)[1])
 
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=ask, args=(number,)) for number in (1300, 1, 2, 3)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(node.ran()) == 1)
-        time.sleep(0.1)
+            wait_until(lambda: len(node.ran()) == 1)
+        time.sleep(0.8)  # those behind the long one are on their way to the queue
         node.process.send_signal(signal.SIGTERM)
         wait_until(lambda: node.state == "draining")
         error, _ = fails(client, "rough", OK, 1)
         assert isinstance(error, Draining)
         for thread in threads:
             thread.join(20.0)
-        assert sorted(answers) == [200, 201, 202, 203]
-        assert node.process.wait(10.0) == 0
+        assert sorted(answers) == [201, 202, 203, 1500]
+        assert node.process.wait(20.0) == 0
         assert published(url) is None
 
 
@@ -94,7 +94,7 @@ def test_a_drain_ends_when_its_time_is_over(tmp_path: Path) -> None:
         wait_until(lambda: node.ran() == [1])
         began = time.monotonic()
         assert node.stop() == 0
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 15.0, "the drain's own time is over, not the default of 30 s"
         thread.join(10.0)
         assert len(errors) == 1
 
@@ -107,7 +107,7 @@ def test_a_second_signal_is_in_a_hurry(tmp_path: Path) -> None:
         node.process.send_signal(signal.SIGINT)
         wait_until(lambda: node.state == "draining")
         node.process.send_signal(signal.SIGINT)
-        assert node.process.wait(5.0) == 0
+        assert node.process.wait(15.0) == 0
         thread.join(10.0)
 
 

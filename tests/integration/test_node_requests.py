@@ -20,7 +20,6 @@ from fabric.errors import (
     QueueFull,
     UnknownModel,
 )
-from fabric.message import RequestId
 from tests.integration.nodes import (
     CONFIG,
     IDEMPOTENT,
@@ -30,6 +29,7 @@ from tests.integration.nodes import (
     SLEEP,
     VALUE_ERROR,
     Client,
+    cancelling,
     client_of,
     fails,
     rough_models,
@@ -106,21 +106,29 @@ def test_queue_full_expiry_and_priorities(node: RunningNode, client: Client) -> 
 
     def ask(number: int) -> None:
         with client_of(node, 1000 + number) as other:
-            other.send("narrow", OK, 5000 + number)
-            order.append(number)
+            while True:
+                try:
+                    other.send("narrow", OK, 5000 + number)
+                except QueueFull:  # the one below has its place for a moment
+                    time.sleep(0.01)
+                else:
+                    order.append(number)
+                    return
 
-    with busy(node, 600):
+    with busy(node, 2500):
         expired, took_s = fails(client, "narrow", OK, 1, timeout_s=0.1)
         assert isinstance(expired, DeadlineExceeded)
-        assert took_s < 0.4
+        assert took_s < 1.0
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
         for thread in threads:
             thread.start()
-        time.sleep(0.2)
-        full, took_s = fails(client, "narrow", OK, 9)
-        assert isinstance(full, QueueFull)
+        while True:  # until the three are in the queue, this one waits there itself
+            full, took_s = fails(client, "narrow", OK, 9, timeout_s=0.1)
+            if isinstance(full, QueueFull):
+                break
+            assert isinstance(full, DeadlineExceeded)
         assert full.fate is Fate.NEVER_RAN
-        assert took_s < 0.2
+        assert took_s < 1.0
     for thread in threads:
         thread.join(20.0)
     assert sorted(order) == [0, 1, 2]
@@ -129,14 +137,11 @@ def test_queue_full_expiry_and_priorities(node: RunningNode, client: Client) -> 
 
 
 def test_a_waiting_request_is_cancelled_at_once(node: RunningNode, client: Client) -> None:
-    with busy(node, 500):
-        timer = threading.Timer(0.1, client.channel.cancel, [RequestId(client.client_id, 1)])
-        timer.start()
+    with busy(node, 1500), cancelling(client, 1):
         error, took_s = fails(client, "rough", OK, 4444)
-        timer.join()
     assert isinstance(error, Cancelled)
     assert error.fate is Fate.NEVER_RAN
-    assert took_s < 0.4
+    assert took_s < 1.4
     assert 4444 not in node.ran()
 
 
@@ -186,7 +191,7 @@ def test_a_caller_that_leaves_while_its_request_runs_finds_the_answer_later(node
 
 
 def test_a_waiting_request_of_a_caller_that_left_does_not_run(node: RunningNode, client: Client) -> None:
-    with busy(node, 400), client_of(node, time.monotonic_ns()) as leaver:
+    with busy(node, 1500), client_of(node, time.monotonic_ns()) as leaver:
         thread = threading.Thread(target=lambda: fails(leaver, "rough", OK, 6666, timeout_s=5.0))
         thread.start()
         time.sleep(0.1)

@@ -69,7 +69,7 @@ def test_a_storm_of_cancelled_awaits_leaves_nothing_behind(nodes: Nodes) -> None
                         await asyncio.sleep(rng.random() * 0.002)
                         task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-            end_s = time.monotonic() + 5
+            end_s = time.monotonic() + 20
             while router.statistics().active:
                 assert time.monotonic() < end_s
                 await asyncio.sleep(0.01)

@@ -159,7 +159,7 @@ def test_replies_that_are_held_are_copied_out_past_half_of_the_arena(nodes: Node
         ("echo", {"x": X}, -1.0, InvalidArgument, "timeout_s is -1.0"),
         ("echo", {"x": X}, float("nan"), InvalidArgument, "timeout_s is nan"),
         ("echo", {}, 1.0, OverspillError, "x"),
-        ("slow", {"id": np.array([0]), "ms": np.array([300])}, 0.05, DeadlineExceeded, "time|deadline"),
+        ("slow", {"id": np.array([0]), "ms": np.array([400])}, 0.1, DeadlineExceeded, "time|deadline"),
     ],
 )
 def test_bad_requests_get_their_error_and_the_next_good_one_works(
@@ -207,10 +207,11 @@ def test_a_closed_router_says_so_and_closing_twice_is_fine(nodes: Nodes) -> None
 
 def test_close_lets_running_requests_end(nodes: Nodes) -> None:
     router = Router.connect(nodes.registry)
-    inputs = {"id": np.array([1]), "ms": np.array([200])}
+    inputs = {"id": np.array([1]), "ms": np.array([500])}
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(router.infer, "slow", inputs, timeout_s=10) for _ in range(2)]
-        time.sleep(0.1)
+        while router.statistics().active < 2:
+            time.sleep(0.005)
         router.close()
         assert all(one.done() for one in asked)
         assert [one.result()["pid"].size for one in asked] == [1, 1]
@@ -220,15 +221,16 @@ def test_close_lets_running_requests_end(nodes: Nodes) -> None:
 
 def test_close_ends_requests_that_run_too_long(nodes: Nodes) -> None:
     router = Router.connect(nodes.registry, config=RouterConfig(close_timeout_s=0.2))
-    inputs = {"id": np.array([1]), "ms": np.array([1500])}
+    inputs = {"id": np.array([1]), "ms": np.array([3000])}
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(router.infer, "slow", inputs, timeout_s=10)
-        time.sleep(0.1)
+        while not router.statistics().active:
+            time.sleep(0.005)
         began = time.monotonic()
         router.close()
         with pytest.raises(OverspillError):
             asked.result()
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 2.5
     del router, asked
     settle()
 
@@ -240,7 +242,7 @@ def test_a_forgotten_router_ends_its_thread(nodes: Nodes) -> None:
     assert threading.active_count() > before
     del router
     gc.collect()
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 20
     while threading.active_count() > before:
         assert time.monotonic() < end_s, threading.enumerate()
         time.sleep(0.01)

@@ -1,8 +1,9 @@
-"""What a port is told by those who are no callers of ours: it stays up, and its callers notice nothing."""
+"""What a port is told by strangers, and by callers who do not listen: it stays up, and others notice nothing."""
 
 from __future__ import annotations
 
 import socket
+import time
 
 import grpc
 import pytest
@@ -146,3 +147,17 @@ def test_health(port: int) -> None:
         watch = raw.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=20.0)
         assert next(watch) == b"\x08\x01"
         watch.cancel()
+
+
+def test_a_slow_reader_holds_up_nobody_else(port: int) -> None:
+    """A caller that does not read its reply keeps its lane's thread, and nothing more."""
+    with channel_to(port, client_id=1) as slow, channel_to(port, client_id=2) as other:
+        warm = request(1, 300_000)
+        assert got(slow.call(warm, soon())) == wanted(warm)
+        lane = slow._lanes._idle[0]
+        call = request(2, 8 << 20)
+        lane.send(slow._message(b"", call, 1.0)[: -(8 << 20)], call.body.view(), soon())
+        time.sleep(0.3)
+        for number in range(3, 8):
+            call = request(number, 300_000, client_id=2)
+            assert got(other.call(call, soon())) == wanted(call)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fabric.errors import Fate
+from overspill.demo.drive import Drive, Job, PlannedFault
 from overspill.demo.records import Fault, Record, audit, percentile, recovery_s
 from overspill.demo.report import Outcome, as_html, as_text, ticks
 
@@ -108,3 +109,13 @@ def test_a_round_without_errors_lists_none():
     outcome = Outcome("t", 7, 3.0, 2.0, 9.0, records, [], audit(records, []))
     assert "Errors callers saw" not in as_text(outcome)
     assert "Errors callers saw" not in as_html(outcome)
+
+
+def test_faults_are_due_by_the_jobs_too_where_one_job_is_most_of_the_work():
+    injected = []
+    faults = [PlannedFault(share, str(share), lambda share=share: str(injected.append(share))) for share in (0.3, 0.7)]
+    drive = Drive(None, [Job("large", (), 100.0), *(Job("small", (), 1.0) for _ in range(9))], faults, 1.0)
+    for done, expected in ((2, []), (3, [0.3]), (9, [0.3, 0.7])):
+        drive._done = done
+        drive._inject_due()
+        assert injected == expected
