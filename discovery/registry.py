@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from discovery.instance import Change, Instance
+    from discovery.remark import Remark
 
 
 class Watch(Protocol):
@@ -68,3 +69,15 @@ def open_registry(url: str) -> Registry:
 
         return ConsulRegistry(rest)
     raise ConfigError(f"registry {url!r} is unknown; give dir:PATH, consul:http://HOST:PORT or static:HOST:PORT,…")
+
+
+def diagnose(url: str) -> tuple[Remark, ...]:
+    """What is wrong between this process and a registry, where more can be said than a failed read tells. Takes some
+    seconds at most and writes nothing. Raises ConfigError for a URL that names no registry."""
+    scheme, _, rest = url.partition(":")
+    if scheme != "consul" or not rest:
+        return ()
+    from discovery.agent.diagnosis import diagnose as diagnose_consul
+    from discovery.agent.url import parse_url
+
+    return tuple(diagnose_consul(parse_url(rest)))

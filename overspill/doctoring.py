@@ -1,7 +1,8 @@
 """The checks behind `overspill doctor`: each gives findings, changes nothing, and is bounded in time.
 
-A finding is graded: `ok`, `missing` (an optional part; the sentence says what would bring it) or `broken` (something
-that Overspill needs; the sentence says the mend). This module never prints: `overspill/commands/doctor.py` does.
+A finding is graded: `ok`, `note` (it works, and should be known), `missing` (an optional part; the sentence says what
+would bring it) or `broken` (something that Overspill needs; the sentence says the mend). This module never prints:
+`overspill/commands/doctor.py` does.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ class Grade(Enum):
     """How bad a finding is."""
 
     OK = "ok"
+    NOTE = "note"
     MISSING = "missing"
     BROKEN = "broken"
+
+
+_GRADES = {"fine": Grade.OK, "note": Grade.NOTE, "broken": Grade.BROKEN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ def _libraries() -> Iterator[Finding]:
     # Plain package names, which work beside an installed Overspill and beside a checkout alike.
     optional = {
         "onnxruntime": ("ONNX models need it", "pip install onnxruntime"),
+        "consul": ("the consul: registry needs it", "pip install py-consul"),
         "numba": ("the dispatch example needs it", "pip install numba"),
         "pyverbs": ("the rdma wire needs it", "apt install python3-pyverbs, the PyPI wheel needs its own libibverbs"),
         "cupy": ("GPU kernels need it", "pip install cupy-cuda13x"),
@@ -116,19 +122,21 @@ def _rdma() -> Finding:
 
 def registry_findings(url: str) -> list[Finding]:
     """Checks a registry and knocks at each node's addresses."""
-    from discovery.registry import open_registry
+    from discovery.registry import diagnose, open_registry
 
+    findings: list[Finding] = []
     try:
+        findings += [Finding(_GRADES[one.weight.value], one.subject, one.sentence) for one in diagnose(url)]
+        if any(finding.grade is Grade.BROKEN for finding in findings):
+            return findings  # a read would say the same again
         instances = open_registry(url).read()
     except OverspillError as error:
-        return [Finding(Grade.BROKEN, "registry", str(error))]
+        return [*findings, Finding(Grade.BROKEN, "registry", str(error))]
     if not instances:
-        return [Finding(Grade.BROKEN, "registry", f"{url} answers and has no node; start one with `overspill node`")]
-    findings = [
-        Finding(
-            Grade.OK, "registry", f"{url} answers with {len(instances)} {'node' if len(instances) == 1 else 'nodes'}"
-        )
-    ]
+        nobody = f"{url} answers and has no node; start one with `overspill node`"
+        return [*findings, Finding(Grade.BROKEN, "registry", nobody)]
+    many = "node" if len(instances) == 1 else "nodes"
+    findings.append(Finding(Grade.OK, "registry", f"{url} answers with {len(instances)} {many}"))
     for instance in instances:
         refused = [model for model in instance.models if model.refused]
         findings += [Finding(Grade.BROKEN, f"{instance.node_id}/{model.name}", model.refused) for model in refused]

@@ -6,6 +6,7 @@ can be pulled and mended, which is how a network breaks. Where no Consul can be 
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -33,7 +35,7 @@ FAST = ConsulTimes(
     heartbeat_s=0.3,
     ttl_s=3.0,
     backoff_max_s=0.5,
-    propagation_s=0.05,
+    propagation_s=0.2,
     guards=Guards(empty_grace_s=1.0, confirm_s=0.3),
 )
 """Periods for tests, a tenth of the usual ones; blocking reads keep theirs."""
@@ -119,14 +121,17 @@ class Agent:
 
     def ask(self, method: str, path: str, body: object = None, token: str = "") -> Any:
         """One request, as an operator would send it."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data, method=method)
+        told = self.raw(method, path, None if body is None else json.dumps(body).encode(), token)
+        return json.loads(told) if told else None
+
+    def raw(self, method: str, path: str, body: bytes | None = None, token: str = "") -> bytes:
+        """The same with bytes."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", body, method=method)
         if token:
             request.add_header("X-Consul-Token", token)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=10) as response:
-            told = response.read()
-        return json.loads(told) if told else None
+            return bytes(response.read())
 
     def wait_leader(self) -> None:
         """Waits until it knows a leader and answers reads."""
@@ -259,6 +264,53 @@ class Cut:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         source.close()  # the other way closes the other one
+
+
+class Switch:
+    """A load balancer before agents: a client's connection stays, and each request goes to whom `target` names then."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        switch = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                far = http.client.HTTPConnection("127.0.0.1", switch.target, timeout=30)
+                try:
+                    far.request(self.command, self.path, body)
+                    answer = far.getresponse()
+                    told = answer.read()
+                finally:
+                    far.close()
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower().startswith("x-") or name.lower() == "age":
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(told)))
+                with suppress(OSError):
+                    self.end_headers()
+                    self.wfile.write(told)
+
+            do_PUT = do_POST = do_GET  # noqa: N815 - the library's names
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
 
 
 def wait_until(true: Callable[[], bool], timeout_s: float, why: Callable[[], str] = lambda: "") -> None:

@@ -93,6 +93,8 @@ class Refuse:
 
 Command = Ask | Apply | Refuse
 _STORY = 8
+_PROOF_WAIT_S = 1.0
+"""After a failure one blocking read is kept short, to know soon that all is well again."""
 
 
 class Follower:  # mutable: the state of one watch
@@ -111,6 +113,11 @@ class Follower:  # mutable: the state of one watch
     def state(self) -> State:
         """What kind of read is out."""
         return self._state
+
+    @property
+    def proven(self) -> bool:
+        """Whether a blocking read went well since the last failure: an agent's memory answers when nothing else does."""
+        return self._jitter.calm
 
     def begin(self, now: float) -> Ask:
         """The first read."""
@@ -134,7 +141,9 @@ class Follower:  # mutable: the state of one watch
         """The read as it should be made: on the newest index, and no longer than until a doubt can be settled."""
         if self._state is not State.FOLLOWING:
             return command
-        wait_s = self._times.wait_s if look_again_s is None else min(self._times.wait_s, look_again_s + 0.01)
+        wait_s = self._times.wait_s if self.proven else min(self._times.wait_s, _PROOF_WAIT_S)
+        if look_again_s is not None:
+            wait_s = min(wait_s, look_again_s + 0.01)
         return Ask(command.pause_s, self._index, wait_s)
 
     def _handle(self, event: Event, now: float) -> tuple[Command, ...]:
@@ -154,7 +163,7 @@ class Follower:  # mutable: the state of one watch
                 self._index = 0
                 self.resets += 1
             elif do is Do.CALM:
-                self._jitter.calm()
+                self._jitter.reset()
             elif do is Do.PACE:
                 pause_s = self._bucket.take(now)
             else:

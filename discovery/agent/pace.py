@@ -52,12 +52,17 @@ class FullJitter:  # mutable: counts the failures in a row
         self._first_s, self._max_s, self._rng = first_s, max_s, rng
         self._failures = 0
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing failed since it last went well."""
+        return not self._failures
+
     def fail(self) -> float:
         """One more failure; returns how many seconds to wait."""
         upper_s = min(self._max_s, self._first_s * 2.0 ** min(self._failures, 30))
         self._failures += 1
         return self._rng.uniform(0.0, upper_s)
 
-    def calm(self) -> None:
+    def reset(self) -> None:
         """It went well: the next failure is a first one."""
         self._failures = 0

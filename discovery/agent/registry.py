@@ -1,7 +1,7 @@
 """The registry `consul:http://HOST:PORT`: nodes enter themselves at an agent, callers watch through one.
 
 Every watch and every entry has a client of its own. A read outside of a watch asks the leader, and an agent's memory
-where no leader is. This module never keeps what it read.
+where no leader is. This module never keeps what it read. Read `discovery/agent/diagnosis.py` next.
 """
 
 from __future__ import annotations

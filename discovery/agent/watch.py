@@ -171,15 +171,26 @@ class ConsulWatch:  # mutable: owns a thread and a client
         if settings.dc:
             params.append(("dc", settings.dc))
         began_s = time.thread_time()
-        answer = self._client.get(f"/v1/health/service/{settings.service}", tuple(params))
+        path = f"/v1/health/service/{settings.service}"
+        answer = self._client.get(path, tuple(params))
+        index = answer.index
         self._reads += 1
         listing = read_listing(self._reader, answer, settings)
+        if self._lacks_most(listing):
+            # The agent's memory may hold what ACLs once left of the list, until the list changes: the leader is asked.
+            answer = self._client.get(path, (("dc", settings.dc),) if settings.dc else ())
+            listing = read_listing(self._reader, answer, settings)
         self._refuse_hidden(answer, listing)
         self._critical = len(listing.critical)
         answered = Answered(self._nearness.told(listing, time.monotonic()), age_s=answer.age_s)
-        commands = self._follower.answered(answer.index, time.thread_time() - began_s, time.monotonic())
+        commands = self._follower.answered(index, time.thread_time() - began_s, time.monotonic())
         self._healed(answer)
         return answered, commands
+
+    def _lacks_most(self, listing: Listing) -> bool:
+        known = self._catalogue.instances
+        there = {one.node_id for one in listing.instances}
+        return 2 * sum(one.node_id not in there for one in known) > len(known)
 
     def _refuse_hidden(self, answer: Answer, listing: Listing) -> None:
         """An answer from which ACLs took entries that we know of is a failure. Raises ConsulError."""
@@ -232,10 +243,12 @@ class ConsulWatch:  # mutable: owns a thread and a client
                 self._trouble or "discovery is stale: the agent has lost its servers and answers from memory"
             )
             return
+        self._from_file = False
+        if not self._follower.proven:
+            return
         if self._trouble:
             _log.warning("Consul at %s answers again", self._settings.place)
         self._trouble = ""
-        self._from_file = False
 
 
 def read_listing(reader: ListingReader, answer: Answer, settings: ConsulSettings) -> Listing:

@@ -82,6 +82,21 @@ def test_while_servers_are_gone_waits_grow_to_one_heartbeat() -> None:
     assert following().failed(1.0)[-1] == Ask(0.0, 0, 0.0)
 
 
+def test_after_a_failure_only_a_blocking_read_proves_that_all_is_well() -> None:
+    made = following()
+    assert made.proven
+    made.failed(1.0)
+    made.answered(100, 0.001, 1.0)
+    last = made.answered(100, 0.001, 1.0)[-1]
+    assert not made.proven, "these came out of the agent's memory"
+    assert isinstance(last, Ask)
+    assert made.ask(last, None).wait_s == 1.0
+    last = made.answered(100, 0.001, 2.0)[-1]
+    assert made.proven
+    assert isinstance(last, Ask)
+    assert made.ask(last, None).wait_s == TIMES.wait_s
+
+
 def test_a_doubt_shortens_the_wait() -> None:
     assert following().ask(Ask(0.0, 0, 0.0), 1.0).wait_s == pytest.approx(1.01)
 
@@ -124,7 +139,7 @@ def test_jitter_is_full_and_grows() -> None:
     jitter = FullJitter(0.1, 3.0, Random(5))
     many = [jitter.fail() for _ in range(12)]
     assert all(0.0 <= wait <= 3.0 for wait in many)
-    jitter.calm()
+    jitter.reset()
     assert jitter.fail() <= 0.1
 
 

@@ -1,0 +1,381 @@
+"""`consul:` at one real agent that forgets, hangs, goes back in time or is told nonsense: nobody is lost by it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from discovery.agent.faults import ConsulError, Fault
+from discovery.agent.registry import ConsulRegistry
+from discovery.consul import ConsulClient
+from discovery.instance import Insert, Readiness, Remove
+from fabric.errors import RegistryUnavailable
+from tests.consul_agents import FAST, Agent, Switch, binary, wait_until, with_times
+from tests.contract.test_watch import Told
+from tests.unit.discovery.sample import instance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from discovery.agent.url import ConsulSettings
+    from discovery.instance import Change
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOON_S = 20.0
+"""For what takes a second or two: the machine may be busy."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent that the tests here may stop for a while, but leave running."""
+    binary()
+    with Agent(tmp_path_factory.mktemp("consul"), "alone") as agent:
+        agent.wait_leader()
+        yield agent
+
+
+@pytest.fixture
+def agent(shared: Agent) -> Iterator[Agent]:
+    """The agent, with nobody in it at the end."""
+    shared.wait_leader()
+    yield shared
+    with suppress(OSError):
+        for service in shared.ask("GET", "/v1/agent/services"):
+            shared.ask("PUT", f"/v1/agent/service/deregister/{service}")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Agent]:
+    """An agent of the test's own, to be killed and started."""
+    binary()
+    with Agent(tmp_path, "own") as agent:
+        agent.wait_leader()
+        yield agent
+
+
+def inserted(told: Told, name: str, epoch: int = 1) -> bool:
+    return any(isinstance(one, Insert) and one.instance.key == (name, epoch) for one in told.changes)
+
+
+def removed(told: Told, name: str) -> bool:
+    return any(isinstance(one, Remove) and one.node_id == name for one in told.changes)
+
+
+def restart_empty(agent: Agent) -> None:
+    agent.kill()
+    agent.forget()
+    agent.start()
+
+
+def test_agent_restarted_without_its_data(own: Agent) -> None:
+    """The measured trap: a watch that keeps its old, higher index sees nothing new until its wait is over."""
+    agent = own
+    for _ in range(5):  # so that the old index is far above the new one
+        agent.ask("PUT", "/v1/kv/noise", {"some": "noise"})
+    registry = ConsulRegistry(with_times(agent.settings(), wait_s=60.0))
+    told = Told()
+    with closing(registry.register(instance("old"))) as old, closing(registry.watch(told)) as watch:
+        told.wait(lambda _: inserted(told, "old"))
+        restart_empty(agent)
+        agent.wait_leader()
+        began = time.monotonic()
+        with closing(registry.register(instance("new"))):
+            told.wait(lambda _: inserted(told, "new"), SOON_S)
+            took_s = time.monotonic() - began
+            wait_until(lambda: {"old", "new"} <= {one.node_id for one in registry.read()}, SOON_S)
+            assert not removed(told, "old"), "the empty answer of an agent that just started is no news"
+            assert old.statistics().re_registrations >= 1
+            assert watch.statistics().index_resets >= 1
+            assert watch.trouble() == ""
+    assert took_s < SOON_S
+
+
+def test_index_that_goes_back_under_a_live_connection(agent: Agent, own: Agent) -> None:
+    """Behind one address another cluster answers: the old index is above all of its own, so a read just waits."""
+    for number in range(20):
+        agent.ask("PUT", f"/v1/kv/noise{number}", number)
+    with Switch(agent.http) as switch:
+        registry = ConsulRegistry(with_times(agent.settings(port=switch.port), wait_s=1.0))
+        told = Told()
+        with closing(registry.register(instance("kept"))), closing(registry.watch(told)) as watch:
+            assert inserted(told, "kept")
+            before = watch.statistics()
+            switch.target = own.http
+            with closing(ConsulRegistry(own.settings()).register(instance("new"))):
+                told.wait(lambda _: inserted(told, "new"), SOON_S)
+                assert not removed(told, "kept")
+            after = watch.statistics()
+            assert after.index_resets == before.index_resets + 1
+            assert after.failures == before.failures
+
+
+def test_a_restored_snapshot(agent: Agent) -> None:
+    """What was entered after the snapshot is gone for a moment; its agent enters it again."""
+    registry = ConsulRegistry(agent.settings())
+    told = Told()
+    with closing(registry.register(instance("kept"))):
+        wait_until(lambda: bool(registry.read()), SOON_S)
+        snapshot = agent.raw("GET", "/v1/snapshot")
+        with closing(registry.register(instance("later"))), closing(registry.watch(told)):
+            agent.raw("PUT", "/v1/snapshot", snapshot)
+            with closing(registry.register(instance("new"))):
+                told.wait(lambda _: inserted(told, "new"), SOON_S)
+            assert not removed(told, "kept")
+
+
+def test_an_empty_answer_is_held_back_and_then_believed(agent: Agent) -> None:
+    registry = ConsulRegistry(agent.settings())
+    told = Told()
+    registration = registry.register(instance("a"))
+    with closing(registration), closing(registry.watch(told)) as watch:
+        assert inserted(told, "a")
+        registration.close()
+        wait_until(lambda: watch.statistics().catalogue.empty_refused > 0, SOON_S)
+        assert not removed(told, "a")
+        told.wait(lambda _: removed(told, "a"), SOON_S)
+
+
+def test_most_of_a_fleet_gone_at_once_needs_a_second_read(agent: Agent) -> None:
+    """All beats have stopped, so nobody enters itself again, and the watch is held up until four of five are gone."""
+    slow = ConsulRegistry(with_times(agent.settings(), heartbeat_s=60.0, ttl_s=600.0))
+    watching = ConsulRegistry(with_times(agent.settings(), read_gap_s=0.5))
+    registrations = [slow.register(instance(f"n{number}")) for number in range(5)]
+    told = Told()
+    try:
+        with closing(watching.watch(told)) as watch:
+            for number in range(4):
+                agent.ask("PUT", f"/v1/agent/service/deregister/n{number}")
+            told.wait(lambda _: all(removed(told, f"n{number}") for number in range(4)), SOON_S)
+            assert watch.statistics().catalogue.shrinks_refused >= 1
+            assert not removed(told, "n4")
+    finally:
+        for one in registrations:
+            one.close()
+
+
+def test_a_hung_agent_holds_nobody_up(agent: Agent) -> None:
+    settings = with_times(agent.settings(), answer_s=0.5, wait_s=1.0)
+    registry = ConsulRegistry(settings)
+    told = Told()
+    with closing(registry.watch(told)) as watch, closing(registry.register(instance("a"))) as registration:
+        told.wait(lambda _: inserted(told, "a"))
+        agent.signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(RegistryUnavailable, match="in time"):
+                registry.read()
+            with pytest.raises(RegistryUnavailable):
+                registration.update(instance("a", readiness=Readiness.DEGRADED))
+            assert time.monotonic() - began < SOON_S
+            wait_until(lambda: "stale" in watch.trouble(), SOON_S)
+        finally:
+            agent.signal(signal.SIGCONT)
+        wait_until(lambda: not watch.trouble(), SOON_S)
+        assert watch.age_s() < SOON_S
+        assert not removed(told, "a")
+
+
+def test_ending_while_the_agent_hangs_is_quick(agent: Agent) -> None:
+    registry = ConsulRegistry(agent.settings())
+    watch, registration = registry.watch(Told()), registry.register(instance("a"))
+    agent.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        watch.close()
+        registration.close()
+        assert time.monotonic() - began < 6.0, "Presence waits for three seconds, then leaves it to the time to live"
+    finally:
+        agent.signal(signal.SIGCONT)
+
+
+NODE = """
+import sys, time
+from dataclasses import replace
+from discovery.agent.registry import ConsulRegistry
+from discovery.agent.url import parse_url
+from tests.unit.discovery.sample import instance
+settings = parse_url(sys.argv[1])
+registration = ConsulRegistry(settings).register(instance(sys.argv[2]))
+print("up", flush=True)
+if sys.argv[3] == "exit":
+    sys.exit()
+time.sleep(60)
+"""
+
+
+def url(settings: ConsulSettings) -> str:
+    times = settings.times
+    return (
+        f"{settings.place}?service={settings.service}&last_good=off&heartbeat_s={times.heartbeat_s}"
+        f"&ttl_s={times.ttl_s}&propagation_s={times.propagation_s}"
+    )
+
+
+def run_node(settings: ConsulSettings, name: str, how: str) -> subprocess.Popen[bytes]:
+    node = subprocess.Popen([sys.executable, "-c", NODE, url(settings), name, how], cwd=ROOT, stdout=subprocess.PIPE)
+    assert node.stdout is not None
+    assert node.stdout.readline() == b"up\n"
+    node.stdout.close()
+    return node
+
+
+def test_a_killed_node_goes_after_its_time_and_a_program_that_ends_at_once(agent: Agent) -> None:
+    settings = with_times(agent.settings(), ttl_s=1.0, heartbeat_s=0.2)
+    registry = ConsulRegistry(settings)
+    told = Told()
+    with closing(registry.register(instance("other"))), closing(registry.watch(told)):
+        node = run_node(settings, "killed", "stay")
+        try:
+            told.wait(lambda _: inserted(told, "killed"), SOON_S)
+            node.kill()
+            told.wait(lambda _: removed(told, "killed"), SOON_S)
+        finally:
+            node.kill()
+            node.wait(5)
+        ending = run_node(settings, "ending", "exit")
+        assert ending.wait(SOON_S) == 0, "the heartbeat's thread must not keep the program"
+        wait_until(lambda: "ending" not in agent.ask("GET", "/v1/agent/services"), SOON_S)
+
+
+def test_drain_is_told_before_the_entry_goes(agent: Agent) -> None:
+    registry = ConsulRegistry(agent.settings())
+    told = Told()
+    with closing(registry.register(instance("other"))), closing(registry.watch(told)):
+        registry.register(instance("a")).close()
+        told.wait(lambda _: removed(told, "a"), SOON_S)
+    states = [one.instance.readiness for one in told.changes if isinstance(one, Insert) and one.instance.node_id == "a"]
+    assert states == [Readiness.READY, Readiness.DRAINING]
+    assert set(agent.ask("GET", "/v1/agent/services")) == set()
+
+
+def test_a_warning_is_degraded_and_heals(agent: Agent) -> None:
+    """RDMA is down, RPC works: the node says so, and anybody's dashboard shows a warning."""
+    registry = ConsulRegistry(agent.settings())
+    told = Told()
+    with closing(registry.register(instance("a"))) as registration, closing(registry.watch(told)):
+        registration.update(instance("a", readiness=Readiness.DEGRADED))
+        told.wait(lambda changes: Insert(instance("a", readiness=Readiness.DEGRADED)) in changes, SOON_S)
+        checks = agent.ask("GET", "/v1/health/checks/overspill")
+        assert [(check["Status"], check["Output"]) for check in checks] == [("warning", "degraded: see the node's log")]
+        registration.update(instance("a"))
+        told.wait(lambda changes: changes[-1] == Insert(instance("a")), SOON_S)
+        assert len(told.changes) == 3
+
+
+def test_an_operators_maintenance_drains_and_outlives_the_refresh(agent: Agent) -> None:
+    registry = ConsulRegistry(with_times(agent.settings(), refresh_s=0.5))
+    told = Told()
+    with closing(registry.register(instance("a"))) as registration, closing(registry.watch(told)):
+        agent.ask("PUT", "/v1/agent/service/maintenance/a?enable=true&reason=tests")
+        told.wait(lambda changes: Insert(instance("a", readiness=Readiness.DRAINING)) in changes, SOON_S)
+        beats = registration.statistics().beats
+        wait_until(lambda: registration.statistics().beats > beats + 5, SOON_S)
+        assert told.changes[-1] == Insert(instance("a", readiness=Readiness.DRAINING))
+        agent.ask("PUT", "/v1/agent/service/maintenance/a?enable=false")
+        told.wait(lambda changes: changes[-1] == Insert(instance("a")), SOON_S)
+
+
+def test_entries_of_others_are_skipped(agent: Agent) -> None:
+    registry = ConsulRegistry(agent.settings())
+    agent.ask("PUT", "/v1/agent/service/register", {"Name": "overspill", "ID": "stranger", "Port": 1})
+    agent.ask(
+        "PUT", "/v1/agent/service/register", {"Name": "overspill", "ID": "odd", "Meta": {"needs": "1", "epoch": "x"}}
+    )
+    told = Told()
+    with closing(registry.register(instance("a/b with ü"))), closing(registry.watch(told)) as watch:
+        assert told.changes == [Insert(instance("a/b with ü"))]
+        assert watch.statistics().unreadable == 2
+    assert set(agent.ask("GET", "/v1/agent/services")) == {"stranger", "odd"}, (
+        "an id with a slash can be taken out again"
+    )
+
+
+def test_a_lost_check_is_made_again_within_a_heartbeat(agent: Agent) -> None:
+    registry = ConsulRegistry(agent.settings())
+    with closing(registry.register(instance("a"))) as registration:
+        agent.ask("PUT", "/v1/agent/service/deregister/a")
+        began = time.monotonic()
+        wait_until(lambda: registration.statistics().re_registrations == 1, SOON_S)
+        assert time.monotonic() - began < SOON_S
+        wait_until(lambda: registry.read() == (instance("a"),), SOON_S)
+
+
+def test_cold_start_from_the_last_good_list(own: Agent, tmp_path: Path) -> None:
+    agent = own
+    settings = replace(agent.settings(), last_good=str(tmp_path / "made" / "list.json"))
+    registry = ConsulRegistry(settings)
+    with closing(registry.register(instance("a"))), closing(registry.watch(Told())):
+        pass
+    assert json.loads((tmp_path / "made" / "list.json").read_text())["instances"][0]["node_id"] == "a"
+    agent.kill()
+    told = Told()
+    with closing(registry.watch(told)) as watch:
+        assert told.changes == [Insert(instance("a"))]
+        assert watch.statistics().from_file
+        assert "stale" in watch.trouble()
+        assert watch.age_s() >= 0.0
+        agent.start()
+        agent.wait_leader()
+        with closing(registry.register(instance("b"))):
+            told.wait(lambda _: inserted(told, "b"), SOON_S)
+        assert not watch.statistics().from_file
+        assert not watch.trouble()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"format": 2}', b'{"format": 1, "instances": [{}]}'])
+def test_a_broken_list_is_no_list(agent: Agent, tmp_path: Path, content: bytes | None) -> None:
+    del agent
+
+    def never(changes: tuple[Change, ...]) -> None:
+        raise AssertionError(changes)
+
+    path = tmp_path / "list.json"
+    if content is not None:
+        path.write_bytes(content)
+    nobody = ConsulRegistry(f"http://127.0.0.1:1?last_good={path}")
+    with pytest.raises(RegistryUnavailable, match="start a Consul agent"):
+        nobody.watch(never)
+
+
+def test_more_than_200_connections(tmp_path: Path) -> None:
+    """The agent cuts or refuses those above its limit. The heartbeat, which has its connection already, goes on."""
+    binary()
+    with Agent(tmp_path, "small", more={"limits": {"http_max_conns_per_client": 20}}) as small:
+        small.wait_leader()
+        registry = ConsulRegistry(with_times(small.settings(times=FAST), answer_s=1.0))
+        faults: set[Fault] = set()
+        with closing(registry.register(instance("a"))) as registration:
+            clients = [ConsulClient(registry.settings) for _ in range(30)]
+            try:
+                for client in clients:
+                    try:
+                        client.get("/v1/status/leader")
+                    except ConsulError as error:
+                        faults.add(error.fault)
+                assert faults, "the limit was not reached"
+                assert faults <= {Fault.TOO_MANY, Fault.RESET}
+                assert all("200" in fault.value for fault in faults), "the sentence names the limit"
+                beats = registration.statistics().beats
+                wait_until(lambda: registration.statistics().beats > beats + 3, SOON_S)
+            finally:
+                for client in clients:
+                    client.close()
+            told = Told()
+
+            def watched() -> bool:
+                with suppress(RegistryUnavailable):  # the agent counts closed connections for a moment
+                    registry.watch(told).close()
+                    return True
+                return False
+
+            wait_until(watched, SOON_S)
+            assert inserted(told, "a"), "with fewer connections all is as before"
