@@ -116,6 +116,12 @@ class ArenaFull(ResourceExhausted):
     code = 25
 
 
+class WireTooSmall(ResourceExhausted):
+    """This wire cannot carry the request, or not now; another wire to the same node may."""
+
+    code = 26
+
+
 # Somebody is gone, or not there yet.
 class Unavailable(OverspillError):
     """Nobody could take the request now."""

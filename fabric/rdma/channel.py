@@ -1,0 +1,287 @@
+"""The caller's end of the rdma wire, as a `Channel`: one connection to one node's rdma port.
+
+A call takes a place in the node's region, has the NIC write its body there, and waits until the node has written the
+reply into our own region. A small call is one frame each way. A region that is too small is replaced by a larger one
+meanwhile; a call that cannot be carried at all raises `WireTooSmall`, and goes over another wire. Where the connection
+breaks, every call raises NodeLost, and memory that the node may still write to stays out of use until its pairs are
+destroyed. This module never chooses a wire. Read `fabric/rdma/calls.py` next, `fabric/rdma/serving.py` for the other
+end.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import suppress
+from threading import Condition, RLock
+from typing import TYPE_CHECKING
+
+from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, StaleEpoch
+from fabric.frame import Kind, bare_frame, check_header, decode_error
+from fabric.hello import decode_pong
+from fabric.rdma.bell import await_through, wait_through
+from fabric.rdma.calls import Calls
+from fabric.rdma.choice import gid_text, ip_of
+from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
+from fabric.rdma.connection import Connection
+from fabric.rdma.heads import NO_REGION, HeadKind
+from fabric.rdma.neighbour import find_neighbour
+from fabric.rdma.replies import Replies
+from fabric.rdma.terms import Terms, agree, own_versions, pack_terms, read_terms
+from fabric.rdma.window import Windows
+from fabric.transport import PeerFacts, WireName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from fabric.deadline import Deadline
+    from fabric.frame import Load
+    from fabric.memory.arena import Arena
+    from fabric.message import RequestId
+    from fabric.rdma.choice import Choice
+    from fabric.rdma.engine import Engine
+    from fabric.rdma.heads import Head
+    from fabric.transport import Answer, Call
+
+    Bootstrap = Callable[[bytes, Deadline], bytes]
+    """Brings an offer to the node and its answer back, over a wire that is authenticated."""
+
+ETHERNET = "Ethernet"
+
+
+class RdmaChannel:  # mutable: open, then closed
+    """A connection with a node. Made by `open`; whoever opens it ends it."""
+
+    def __init__(self, engine: Engine, client_id: int, choice: Choice, arena: Arena | None) -> None:
+        self._engine = engine
+        self._client_id = client_id
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+        self._reason = ""
+        self._live = False
+        self._closing = False
+        self._running = 0
+        self._pings: dict[int, tuple[Callable[[], None], list[Load]]] = {}
+        self._ping_no = 0
+        self.peer_facts = PeerFacts("", 0, 0)
+        self._connection = Connection(engine, self, choice, secrets.randbits(32), caller=True)
+        config = engine.config
+        try:
+            self._replies = Replies(self._connection, config.arena_bytes, config.arena_bytes_max)
+        except BaseException:  # whatever it was, nothing may stay behind it
+            self._connection.close(NodeLost("there is no memory for this connection"))
+            raise
+        self._calls = Calls(self._connection, self._replies, arena, config)
+
+    @classmethod
+    def open(
+        cls,
+        engine: Engine,
+        bootstrap: Bootstrap,
+        client_id: int,
+        deadline: Deadline,
+        expect: tuple[str, int] | None = None,
+        arena: Arena | None = None,
+    ) -> RdmaChannel:
+        """Connects to the node that `bootstrap` asks. Blocks: not for the loop. `expect` is the (node id, node epoch)
+        that should be there; inputs that lie in leases of `arena`, or of any other, are not copied again.
+
+        Raises Unavailable where there is no device or the node refuses, NodeLost when its address does not answer,
+        StaleEpoch, VersionMismatch, ResourceExhausted over the pinned budget, MissingDependency.
+        """
+        choice = engine.choose()
+        channel = cls(engine, client_id, choice, arena)
+        try:
+            channel._greet(choice, bootstrap, deadline, expect)
+        except BaseException as error:  # whatever it was, nothing may stay open behind it
+            channel.abort(str(error) or "the channel could not be opened")
+            if isinstance(error, OverspillError):
+                error.fate = Fate.NEVER_RAN
+            raise
+        return channel
+
+    @property
+    def wire(self) -> WireName:
+        """Always `rdma`."""
+        return WireName.RDMA
+
+    @property
+    def peer(self) -> PeerFacts:
+        """What the node said of itself."""
+        return self.peer_facts
+
+    @property
+    def arena(self) -> Arena | None:
+        """The caller's own arena: the NIC sends from it where it lies."""
+        return self._calls.memory.arena
+
+    @property
+    def alive(self) -> bool:
+        """False once the channel is closed or the connection is lost."""
+        return self._live and not self._closing and not self._reason
+
+    def call(self, call: Call, deadline: Deadline) -> Answer:
+        """Sends one attempt and waits in the calling thread. Raises OverspillError."""
+        return wait_through(lambda ring: self._life(call, deadline, ring), deadline)
+
+    async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        """The same on the running loop; cancelling it cancels the request at the node."""
+        return await await_through(lambda ring: self._life(call, deadline, ring), deadline)
+
+    def cancel(self, request: RequestId) -> None:
+        """Asks the node for an early end of a running call, whose own outcome still comes. Safe from any thread."""
+        self._calls.cancel(request)
+
+    async def ping(self, deadline: Deadline) -> Load:
+        """Asks the node's own code for a sign of life. Raises DeadlineExceeded or NodeLost."""
+        self._calls.tidy(time.monotonic())
+        return await await_through(lambda ring: self._pinged(deadline, ring), deadline)
+
+    def close(self, deadline: Deadline) -> None:
+        """Takes no new call, waits for the running ones until the deadline, then ends the connection."""
+        with self._changed:
+            self._closing = True
+            while self._running and not self._reason:
+                left_s = deadline.remaining_s(time.monotonic())
+                if not left_s:
+                    break
+                self._changed.wait(left_s)
+        if not self._reason:
+            with suppress(OverspillError):  # it is over already
+                self._connection.send(HeadKind.BYE, control=True)
+        self.abort("closed by its owner")
+
+    def abort(self, reason: str) -> None:
+        """Ends at once: every running call raises NodeLost with this reason. Safe from any thread, twice too."""
+        self._connection.close(NodeLost(reason))
+
+    # What the connection tells.
+
+    def view_of(self, region: int) -> memoryview | None:
+        """The region that the node writes to."""
+        found = self._replies.region(region)
+        return found.arena.view if found is not None else None
+
+    def lived(self) -> None:
+        """Both pairs have proved themselves."""
+        with self._changed:
+            self._live = True
+            self._changed.notify_all()
+
+    def arrived(self, head: Head, payload: bytes, place: int | None) -> None:
+        """A message of the node's. Raises ProtocolError."""
+        if head.kind is HeadKind.BYE:
+            raise NodeLost(f"the node ends the connection ({payload.rstrip(bytes(1)).decode(errors='replace')})")
+        if head.kind is not HeadKind.FRAME:
+            self._calls.told(head, payload)
+            return
+        size = int.from_bytes(payload[12:16], "little")
+        frame = payload[:size]
+        header = check_header(frame)
+        if header.kind in {Kind.REPLY, Kind.ERROR} and header.request_no:
+            self._calls.answered(head, header, payload, place)
+        elif header.kind is Kind.PONG:
+            waiting = self._pings.get(header.request_no)
+            if waiting is not None:
+                waiting[1].append(decode_pong(frame, header))
+                waiting[0]()
+        elif header.kind is Kind.ERROR:
+            raise decode_error(frame, header).error
+        else:
+            raise ProtocolError(f"the node sent {header.kind.name}, which is not for callers; update the older side")
+
+    def lost(self, error: OverspillError) -> None:
+        """The connection is over."""
+        with self._changed:
+            self._reason = self._reason or str(error) or "the connection was lost"
+            self._calls.lost(error)
+            for ring, _ in self._pings.values():
+                ring()
+            self._changed.notify_all()
+
+    def fenced(self) -> None:
+        """Nobody writes any more: all memory is ours."""
+        self._calls.fenced()
+
+    # Inside.
+
+    def _greet(
+        self, choice: Choice, bootstrap: Bootstrap, deadline: Deadline, expect: tuple[str, int] | None
+    ) -> None:  # fmt: skip
+        engine, connection = self._engine, self._connection
+        ctl, bulk = connection.notes
+        oldest, newest = own_versions()
+        ours = Terms(
+            oldest, newest, "", expect[1] if expect is not None else 0, connection.epoch, choice.link_layer, choice.lid,
+            gid_text(choice.gid), engine.mtu(choice), engine.read_depth, ctl, bulk, CTL_DEPTH, BULK_DEPTH, FRAME_ROOM,
+            secrets.randbits(32), self._replies.current.note, NO_REGION,
+        )  # fmt: skip
+        answer = bootstrap(pack_terms(ours), deadline)
+        if answer[:4] != pack_terms(ours)[:4]:
+            raise decode_error(answer, check_header(answer)).error
+        theirs = read_terms(answer)
+        if expect is not None and expect != (theirs.node_id, theirs.node_epoch):
+            raise StaleEpoch(
+                f"node {theirs.node_id} in epoch {theirs.node_epoch} answered, not {expect[0]} in {expect[1]};"
+                " ask discovery again"
+            )
+        agreed = agree(ours, theirs)
+        if (theirs.nonce, theirs.link_epoch) != (ours.nonce, ours.link_epoch):
+            raise ProtocolError("the node answered another offer than ours; try again")
+        if choice.link_layer == ETHERNET:
+            find_neighbour(ip_of(theirs.gid), choice.address)
+        self.peer_facts = PeerFacts(theirs.node_id, theirs.node_epoch, agreed.version)
+        self._calls.begin(Windows(theirs.region), theirs.node_epoch)
+        connection.connect(agreed, theirs)
+        with self._changed:
+            while not self._live and not self._reason:
+                left_s = deadline.remaining_s(time.monotonic())
+                if not left_s:
+                    raise NodeLost(
+                        "the node's queue pairs did not answer in time; see that UDP port 4791 passes between the two"
+                        " RDMA addresses", Fate.NEVER_RAN,
+                    )  # fmt: skip
+                self._changed.wait(left_s)
+            if self._reason:
+                raise NodeLost(self._reason, Fate.NEVER_RAN)
+
+    def _life(self, call: Call, deadline: Deadline, ring: Callable[[], None]) -> Generator[None, None, Answer]:
+        with self._lock:
+            if not self.alive:
+                raise NodeLost(f"the channel is closed ({self._reason or 'closing'}); choose another", Fate.NEVER_RAN)
+            self._running += 1
+        self._engine.expect(1)
+        try:
+            return (yield from self._calls.life(call, deadline, ring))
+        except ProtocolError as error:
+            self._connection.fail(error)
+            raise
+        finally:
+            self._engine.expect(-1)
+            with self._changed:
+                self._running -= 1
+                if self._closing:
+                    self._changed.notify_all()
+
+    def _pinged(self, deadline: Deadline, ring: Callable[[], None]) -> Generator[None, None, Load]:
+        with self._lock:
+            self._ping_no += 1
+            number = self._ping_no
+            loads: list[Load] = []
+            self._pings[number] = (ring, loads)
+        try:
+            self._connection.send(HeadKind.FRAME, bare_frame(Kind.PING, self._client_id, number), control=True)
+            while not loads:
+                if self._reason:
+                    raise NodeLost(f"the node is gone ({self._reason}); choose another", Fate.NEVER_RAN)
+                if deadline.expired(time.monotonic()):
+                    raise DeadlineExceeded("no answer came in time; give more time")
+                yield
+            return loads[0]
+        finally:
+            with self._lock:
+                self._pings.pop(number, None)
+
+    def __repr__(self) -> str:
+        state = "open" if self.alive else f"closed: {self._reason}"
+        return f"<RdmaChannel to {self.peer_facts.node_id} epoch {self.peer_facts.node_epoch}, {state}>"

@@ -1,0 +1,280 @@
+"""One connection to one peer: two queue pairs in a domain of their own, from their making to their end.
+
+The frame pair carries heads with frames, and bodies that fit behind them; the bulk pair writes large bodies into the
+peer's region, piece by piece. Both ends use it alike. Posts come from callers' threads and from the loop, under one
+lock; completions are handled in the loop's thread, and the owner is told without the lock. Where its life stands says
+`fabric/rdma/lifecycle.py`. This module knows no request. Read `fabric/rdma/channel.py` or `serving.py` next.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError
+from fabric.rdma.heads import HELLO_PLACE, HeadKind, read_place
+from fabric.rdma.lifecycle import LinkDo, LinkEvent, LinkState, step
+from fabric.rdma.pair import Route
+from fabric.rdma.pairs import CTL_RECEIVED, CTL_SENT, MARKER, PIECE_SENT, Pairs, kind_of
+from fabric.rdma.posts import Posts
+from fabric.rdma.talk import Message, Talk
+from fabric.rdma.verbs import ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.rdma.choice import Choice
+    from fabric.rdma.device import Done
+    from fabric.rdma.engine import Engine
+    from fabric.rdma.heads import Head, RegionNote
+    from fabric.rdma.outbox import Write
+    from fabric.rdma.pairs import Registered
+    from fabric.rdma.talk import Owner
+    from fabric.rdma.terms import Agreed, PairNote, Terms
+
+DRAIN_S = 1.0
+"""What was posted comes back within milliseconds; a device that does not give it back is not waited for longer."""
+_SPEAKS = frozenset({LinkState.CONNECTED, LinkState.LIVE})
+_ENDS = frozenset({LinkState.DRAINING, LinkState.GONE})
+
+
+class Connection:  # mutable: its state is its life
+    """Made in OFFERED: its pairs exist and its receives are posted. Raises what the engine and the device raise."""
+
+    def __init__(self, engine: Engine, owner: Owner, choice: Choice, epoch: int, *, caller: bool) -> None:
+        self.gid = choice.gid
+        self._engine, self._owner, self._caller = engine, owner, caller
+        self._talk = Talk(epoch)
+        self._lock = threading.RLock()
+        self._state = LinkState.NEW
+        self._error: OverspillError | None = None
+        self._pairs = Pairs(engine, self, choice)
+        self._posts = Posts(self._pairs, self._talk, engine.config.piece_bytes)
+        try:
+            self._pairs.post_receives()
+            self._state, _ = step(self._state, LinkEvent.POSTED)
+        except BaseException:  # whatever it was, nothing may stay behind it
+            self._pairs.destroy()
+            raise
+
+    @property
+    def live(self) -> bool:
+        """Whether frames may be sent."""
+        return self._state is LinkState.LIVE
+
+    @property
+    def error(self) -> OverspillError:
+        """Why it is over."""
+        return self._error or NodeLost("the rdma connection is not open; use another wire", Fate.NEVER_RAN)
+
+    @property
+    def epoch(self) -> int:
+        """The link epoch: what carries another one is of another connection."""
+        return self._talk.epoch
+
+    @property
+    def frame_room(self) -> int:
+        """What one message of the frame pair may take, with its head."""
+        return self._talk.frame_room
+
+    @property
+    def notes(self) -> tuple[PairNote, PairNote]:
+        """Our pairs, as the peer must know them."""
+        return self._pairs.notes
+
+    def connect(self, agreed: Agreed, theirs: Terms) -> None:
+        """Connects the pairs to the peer's, whose address is resolved; a caller says HELLO. Raises Unavailable."""
+        ctl, bulk = (
+            Route(note.qp_num, note.psn, theirs.gid, theirs.lid, agreed.mtu, agreed.read_depth)
+            for note in (theirs.ctl, theirs.bulk)
+        )
+        with self._lock:
+            if self._state is not LinkState.OFFERED:
+                raise self.error
+            self._pairs.connect(ctl, bulk)
+            self._talk.agree(agreed, theirs.nonce)
+            self._posts.peer_region = theirs.region
+            self._state, _ = step(self._state, LinkEvent.AGREED)
+            if self._caller:
+                self._posts.greet(HeadKind.HELLO)
+                self._posts.greet_on_bulk()
+
+    def send(
+        self, kind: HeadKind, payload: bytes = b"", *, flags: int = 0, region: int = 0, note: int = 0,
+        control: bool = False,
+    ) -> Message:  # fmt: skip
+        """Sends a message on the frame pair, now or when there is credit. Raises NodeLost, ResourceExhausted."""
+        message = Message(kind, payload, flags, region, note)
+        self.post(message, control=control)
+        return message
+
+    def post(self, message: Message, *, control: bool = False) -> None:
+        """The same for a message that is made already."""
+        with self._lock:
+            self._check_live()
+            self._posts.put(message, control=control)
+            self._pump()
+
+    def write(
+        self, source: tuple[int, int, int], note: RegionNote, offset: int, long_at: int, message: Message,
+        done: Callable[[], None],
+    ) -> Write:  # fmt: skip
+        """Writes a body to `offset` of the peer's region `note`, and then the message that tells of it: to the frames'
+        place that is next, or to `long_at` if it is too long for one. `source` is (address, bytes, lkey). `done` is
+        called when our memory is ours again. Raises NodeLost, ResourceExhausted."""
+        with self._lock:
+            self._check_live()
+            write = self._posts.put_write(source, note, offset, long_at, message, done)
+            self._pump()
+        return write
+
+    def withdraw(self, message: Message, write: Write | None) -> bool:
+        """Takes back what was not posted; says whether nothing of it was."""
+        with self._lock:
+            withdrawn = self._posts.withdraw(message, write)
+        if withdrawn and write is not None:
+            write.done()
+        return withdrawn
+
+    def fail(self, error: OverspillError) -> None:
+        """The connection is broken, for this reason. Safe from any thread, and twice."""
+        self._handle(LinkEvent.BROKEN, error)
+
+    def close(self, error: OverspillError) -> None:
+        """We end it. Safe from any thread, and twice."""
+        self._handle(LinkEvent.CLOSED, error)
+
+    def register(self, address: int, nbytes: int, *, written: bool) -> Registered:
+        """Registers memory in this connection's domain, within the budget: what the peer writes to, or what we send
+        from. It is closed with the connection, or before. Raises ResourceExhausted."""
+        with self._lock:
+            if self._state in _ENDS:
+                raise NodeLost(str(self.error), Fate.NEVER_RAN)
+            return self._pairs.register(address, nbytes, written=written)
+
+    def completed(self, done: list[Done]) -> None:
+        """What the pairs have done; in the loop's thread."""
+        arrived: list[tuple[Head, bytes, int | None]] = []
+        whole: list[Write] = []
+        broken: OverspillError | None = None
+        with self._lock:
+            for each in done:
+                try:
+                    self._settle(each, arrived, whole)
+                except OverspillError as error:  # what came before it is good, and what comes behind it is flushed
+                    broken = broken or error
+            if broken is None and self._state in _SPEAKS:
+                try:
+                    self._posts.pump_with_credit()
+                except OverspillError as error:
+                    broken = error
+            proved = self._state is LinkState.CONNECTED and self._talk.proved
+            drained = self._state is LinkState.DRAINING and self._pairs.drained
+        for write in whole:
+            write.done()
+        if proved:
+            self._handle(LinkEvent.PROVED)
+        try:
+            for head, payload, place in arrived:
+                self._owner.arrived(head, payload, place)
+        except OverspillError as error:
+            broken = broken or error
+        if broken is not None:
+            self.fail(broken)
+        if drained:
+            self._handle(LinkEvent.DRAINED)
+
+    # Under the lock.
+
+    def _check_live(self) -> None:
+        if self._state is not LinkState.LIVE:
+            raise NodeLost(str(self.error), Fate.NEVER_RAN)
+
+    def _pump(self) -> None:
+        """Posts what may be posted; where the device refuses, the connection ends, which tells whoever waits."""
+        try:
+            self._posts.pump()
+        except OverspillError as error:
+            broken = error.with_traceback(None)
+            self._engine.call_soon(lambda: self.fail(broken))
+
+    def _settle(self, done: Done, arrived: list[tuple[Head, bytes, int | None]], whole: list[Write]) -> None:
+        kind, number = kind_of(done.wr_id)
+        if kind == MARKER:
+            self._pairs.came_back(number)
+        elif done.status:
+            if self._state is not LinkState.DRAINING:
+                name = ERRORS.get(done.status, str(done.status))
+                raise NodeLost(f"the rdma connection broke ({name}); its requests go another way")
+        elif kind == PIECE_SENT:
+            whole += self._posts.settled(number)
+        elif kind == CTL_SENT:
+            self._pairs.sent(number)
+        elif self._state is not LinkState.DRAINING:
+            message = self._on_frames(number, done) if kind == CTL_RECEIVED else self._on_bulk(done)
+            if message is not None:
+                arrived.append(message)
+
+    def _on_frames(self, number: int, done: Done) -> tuple[Head, bytes, int | None] | None:
+        if done.written:
+            raise ProtocolError("the peer wrote on the pair of frames; the connection is closed")
+        raw = self._pairs.take(number, done.nbytes)
+        self._talk.ctl.arrived()
+        head, payload = self._talk.heard(raw, bulk=False)
+        if head.kind in {HeadKind.HELLO, HeadKind.ECHO}:
+            self._talk.greeted(head)
+            if not self._caller:
+                self._posts.greet(HeadKind.ECHO)
+            return None
+        return None if head.kind is HeadKind.CREDIT else (head, payload, None)
+
+    def _on_bulk(self, done: Done) -> tuple[Head, bytes, int | None] | None:
+        if not done.written:
+            raise ProtocolError("the peer sent on the pair of bodies; the connection is closed")
+        self._pairs.take_bulk()
+        self._talk.bulk.arrived()
+        if done.imm == HELLO_PLACE:
+            self._talk.greeted_on_bulk()
+            if not self._caller:
+                self._posts.greet_on_bulk()
+            return None
+        region, offset = read_place(done.imm)
+        view = self._owner.view_of(region)
+        if view is None or not 0 < done.nbytes <= len(view) - offset:
+            raise ProtocolError("the peer told of a frame that lies outside of its region; the connection is closed")
+        head, payload = self._talk.heard(bytes(view[offset : offset + done.nbytes]), bulk=True)
+        return head, payload, offset
+
+    # The end.
+
+    def _handle(self, event: LinkEvent, error: OverspillError | None = None) -> None:
+        tell: list[Callable[[], None]] = []
+        with self._lock:
+            self._state, dos = step(self._state, event)
+            if error is not None and self._error is None and dos:
+                self._error = error.with_traceback(None)
+            for do in dos:
+                self._carry_out(do, tell)
+        for action in tell:
+            action()
+
+    def _carry_out(self, do: LinkDo, tell: list[Callable[[], None]]) -> None:
+        if do is LinkDo.TELL_LIVE:
+            tell.append(self._owner.lived)
+        elif do is LinkDo.STOP:
+            try:
+                self._pairs.stop()
+            except OverspillError:  # the device takes no marker: the overdue timer ends the wait
+                return
+        elif do is LinkDo.AWAIT_DRAIN:
+            self._engine.call_later(DRAIN_S, lambda: self._handle(LinkEvent.OVERDUE))
+        elif do is LinkDo.TELL_LOST:
+            self._posts.drop_frames()
+            error = self.error
+            tell.append(lambda: self._owner.lost(error))
+        elif do is LinkDo.DESTROY:
+            left = self._posts.drop()
+            self._pairs.destroy()
+            tell += [write.done for write in left]
+        elif do is LinkDo.TELL_FENCED:
+            tell.append(self._owner.fenced)

@@ -1,0 +1,169 @@
+"""An open RDMA device, the channel that tells of its completions, and the queues that hold them.
+
+Both descriptors are non-blocking: pyverbs would wait with the interpreter's lock held, so it is asked only when there
+is something to take, and "nothing there" is a good answer. This module decides nothing. Read `fabric/rdma/domain.py`
+next.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fabric.errors import ResourceExhausted, Unavailable
+
+if TYPE_CHECKING:
+    from fabric.rdma.verbs import Verbs
+
+_EVENT_FILE = "anon_inode:[infinibandevent]"
+_IS_RECEIVE = 1 << 7  # IBV_WC_RECV, and set in the other one too
+_IS_WRITTEN = _IS_RECEIVE + 1  # IBV_WC_RECV_RDMA_WITH_IMM
+
+
+class Done(NamedTuple):  # made for each completion
+    """One completion. `status` 0 is good; on any other only `wr_id` and `qp_num` mean something. `imm` is in the host's
+    order."""
+
+    wr_id: int
+    status: int
+    received: bool
+    written: bool
+    qp_num: int
+    nbytes: int
+    imm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device can do at most."""
+
+    cqe: int
+    queue_pairs: int
+    read_depth: int
+
+
+class Device:  # mutable: open, then closed
+    """An open device. `async_fd` becomes readable when it has an event to tell."""
+
+    def __init__(self, verbs: Verbs, name: str) -> None:
+        self.verbs, self.name = verbs, name
+        before = _event_files()
+        try:
+            self.context = verbs.device.Context(name=name)
+            facts = self.context.query_device()
+        except (verbs.error, OSError) as error:
+            raise Unavailable(
+                f"RDMA device {name} cannot be opened ({error}); see that /dev/infiniband may be used"
+            ) from None
+        self.async_fd = _new_event_file(before)
+        self.limits = Limits(int(facts.max_cqe), int(facts.max_qp), min(int(facts.max_qp_rd_atom), 16))
+        self.closed = False
+
+    def port_mtu(self, port: int) -> int:
+        """The verbs code of what the port can carry now. Raises Unavailable when the port is gone."""
+        try:
+            return int(self.context.query_port(port).active_mtu)
+        except self.verbs.error as error:
+            raise Unavailable(f"port {port} of RDMA device {self.name} cannot be asked ({error}); look at it") from None
+
+    def take_event(self) -> int | None:
+        """The next event's code, or None where there is none."""
+        try:
+            event = self.context.get_async_event()
+            code = int(event.event_type)
+            event.ack()
+        except (self.verbs.error, OSError):
+            return None
+        return code
+
+    def close(self) -> None:
+        """Closes the device; everything that stands on it must be closed before."""
+        if not self.closed:
+            self.closed = True
+            with suppress(self.verbs.error):
+                self.context.close()
+
+
+class Events:  # mutable: open, then closed
+    """The channel that tells of completions. `fd` becomes readable."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        before = _event_files()
+        self.channel = device.verbs.cq.CompChannel(device.context)
+        self.fd = _new_event_file(before)
+
+    def take(self, any_queue: Completions) -> bool:
+        """Takes one event; False where there is none. Never waits."""
+        try:
+            self.channel.get_cq_event(any_queue.cq)
+        except (self._device.verbs.error, OSError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes the channel; its queues must be closed before."""
+        with suppress(self._device.verbs.error):
+            self.channel.close()
+
+
+class Completions:  # mutable: open, then closed
+    """A completion queue that tells `events`."""
+
+    def __init__(self, device: Device, events: Events, depth: int) -> None:
+        self._verbs = device.verbs
+        try:
+            self.cq = device.verbs.cq.CQ(device.context, depth, None, events.channel, 0)
+        except device.verbs.error as error:
+            raise ResourceExhausted(
+                f"{device.name} gave no completion queue of {depth} ({error}); serve fewer"
+            ) from None
+        self.depth = depth
+
+    def poll(self, count: int) -> list[Done]:
+        """What is done now, `count` at most."""
+        found, completions = self.cq.poll(count)
+        if not found:
+            return []
+        return [
+            Done(
+                each.wr_id, each.status, bool(each.opcode & _IS_RECEIVE),
+                each.opcode == _IS_WRITTEN, each.qp_num, each.byte_len,
+                socket.ntohl(each.imm_data & 0xFFFF_FFFF),
+            )
+            for each in completions
+        ]  # fmt: skip
+
+    def arm(self) -> None:
+        """The next completion makes the channel readable."""
+        self.cq.req_notify()
+
+    def acknowledge(self, count: int) -> None:
+        """Acknowledges events that were taken; closing waits for that."""
+        self.cq.ack_events(count)
+
+    def close(self) -> None:
+        """Closes the queue; its pairs must be closed before."""
+        with suppress(self._verbs.error):
+            self.cq.close()
+
+
+def _event_files() -> frozenset[int]:
+    """Descriptors of verbs events: before version 57 pyverbs has no attribute for them."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()) == _EVENT_FILE:
+                found.add(int(entry.name))
+    return frozenset(found)
+
+
+def _new_event_file(before: frozenset[int]) -> int:
+    new = sorted(_event_files() - before)
+    assert new, "each context and each channel has an event descriptor"
+    os.set_blocking(new[0], False)
+    return new[0]

@@ -1,0 +1,276 @@
+"""The device and its completions on an asyncio loop: one for each process that speaks the rdma wire.
+
+It opens what the choice names when the first connection needs it, gives each connection a place on a completion queue
+that cannot overrun, and hands completions out: it polls for a bounded time while answers are awaited, then arms the
+event channel, so that an idle process polls nothing. Port and device events end the connections that they break. All
+of it runs in the loop's thread; `place` and `call_later` may be called from others. This module never judges a message.
+Read `fabric/rdma/connection.py` next.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from fabric.errors import NodeLost, ResourceExhausted, Unavailable
+from fabric.rdma.budget import Budget
+from fabric.rdma.choice import Choice, choose
+from fabric.rdma.config import COMPLETIONS_PER_LINK, RdmaConfig
+from fabric.rdma.device import Completions, Device, Events
+from fabric.rdma.facts import read_host
+from fabric.rdma.verbs import EVENTS, load
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from fabric.errors import OverspillError
+    from fabric.rdma.device import Done
+    from fabric.rdma.facts import Host
+
+_log = logging.getLogger(__name__)
+POLL_MAX = 64
+"""Completions taken before others get their turn."""
+LINKS_PER_QUEUE = 32
+"""Connections on one completion queue: 32 x 128 completions, 256 KiB of a usual device's memory."""
+LINK_BITS = 32
+"""A work request's id is the connection's number above this bit, and what the connection says below it."""
+_PORT_ENDS = frozenset({"PORT_ERR", "DEVICE_FATAL", "LID_CHANGE"})
+_DRAIN_S = 1.5
+
+
+class Member(Protocol):
+    """A connection, as the engine sees it."""
+
+    gid: str
+
+    def completed(self, done: list[Done]) -> None:
+        """What its pairs have done; in the loop's thread."""
+
+    def fail(self, error: OverspillError) -> None:
+        """Ends it. Safe from any thread."""
+
+
+class Place(NamedTuple):
+    """Where a connection stands: the way out, the open device, its queue, and its number."""
+
+    choice: Choice
+    device: Device
+    completions: Completions
+    number: int
+
+
+class _Queue:
+    __slots__ = ("completions", "links")
+
+    def __init__(self, completions: Completions) -> None:
+        self.completions = completions
+        self.links = 0
+
+
+class Engine:  # mutable: opens a device, then serves it
+    """RDMA for one process. `look` gives the facts of the host; `expecting` counts the answers that are awaited."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, config: RdmaConfig, look: Callable[[], Host] = read_host
+    ) -> None:
+        self.config = config
+        self.budget = Budget(config.pinned_bytes_max)
+        self.expecting = 0
+        self.polls = 0
+        self._loop = loop
+        self._look = look
+        self._lock = threading.Lock()
+        self._device: Device | None = None
+        self._events: Events | None = None
+        self._queues: list[_Queue] = []
+        self._members: dict[int, tuple[Member, _Queue]] = {}
+        self._next = 0
+        self._closed = False
+
+    def choose(self) -> Choice:
+        """The way out of this host as it is now. Raises ConfigError, Unavailable."""
+        return choose(self._look(), self.config)
+
+    def expect(self, more: int) -> None:
+        """So many more answers are awaited now, or fewer. Safe from any thread."""
+        with self._lock:
+            self.expecting += more
+
+    def mtu(self, choice: Choice) -> int:
+        """The verbs code of what the port carries now. Raises Unavailable."""
+        assert self._device is not None, "asked by connections, which have a place"
+        return self._device.port_mtu(choice.port)
+
+    @property
+    def read_depth(self) -> int:
+        """Reads that a pair may have out."""
+        assert self._device is not None, "asked by connections, which have a place"
+        return max(1, self._device.limits.read_depth)
+
+    def place(self, member: Member, choice: Choice) -> Place:
+        """A place for a connection, which gives it back with `leave`. Raises MissingDependency, Unavailable and
+        ResourceExhausted where the device has no room for it."""
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the rdma wire was closed here; use another")
+            device = self._opened(choice)
+            queue = next((one for one in self._queues if one.links < LINKS_PER_QUEUE), None)
+            if queue is None:
+                queue = self._new_queue(device)
+            self._next += 1
+            queue.links += 1
+            self._members[self._next] = (member, queue)
+            return Place(choice, device, queue.completions, self._next)
+
+    def leave(self, number: int) -> None:
+        """The connection's pairs are destroyed: nothing of it can come any more."""
+        with self._lock:
+            _, queue = self._members.pop(number)
+            queue.links -= 1
+
+    @property
+    def links(self) -> int:
+        """Connections that have a place."""
+        return len(self._members)
+
+    def in_loop(self) -> bool:
+        """Whether the loop still turns."""
+        return not self._loop.is_closed() and self._loop.is_running()
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Runs `action` in the loop's thread. Safe from any thread; after the loop's end it does nothing."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(action)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Runs `action` in the loop's thread after a while. Safe from any thread."""
+
+        def arm() -> None:
+            self._loop.call_later(delay_s, action)
+
+        self.call_soon(arm)
+
+    def close(self) -> None:
+        """Ends every connection and closes the device. Blocks for at most `_DRAIN_S`; call it from the loop's thread,
+        or after the loop has ended."""
+        with self._lock:
+            self._closed = True
+            members = [member for member, _ in self._members.values()]
+        for member in members:
+            member.fail(NodeLost("the rdma wire was closed here; connect again"))
+        end_s = time.monotonic() + _DRAIN_S
+        while self._members and time.monotonic() < end_s:
+            self._drain()
+            time.sleep(0.001)
+        device, events = self._device, self._events
+        self._device = None
+        if device is None or events is None:
+            return
+        with suppress(RuntimeError, OSError):
+            self._loop.remove_reader(events.fd)
+            self._loop.remove_reader(device.async_fd)
+        if self._members:  # pyverbs dies when it is used after its context: better the kernel ends it with the process
+            _log.warning(
+                "%d rdma connections did not come to an end; their memory returns with the process", self.links
+            )
+            return
+        for queue in self._queues:
+            queue.completions.close()
+        events.close()
+        device.close()
+
+    def _opened(self, choice: Choice) -> Device:
+        device = self._device
+        if device is None:
+            device = Device(load(), choice.device)
+            self._events = Events(device)
+            self._device = device
+            self.call_soon(self._attach)
+        elif device.name != choice.device:
+            raise Unavailable(
+                f"RDMA goes over {device.name} here, and {choice.device} would be better now; close and open it again"
+            )
+        return device
+
+    def _attach(self) -> None:
+        if self._device is not None and self._events is not None:
+            self._loop.add_reader(self._events.fd, self._readable)
+            self._loop.add_reader(self._device.async_fd, self._told)
+
+    def _new_queue(self, device: Device) -> _Queue:
+        assert self._events is not None, "opened with the device"
+        depth = min(LINKS_PER_QUEUE * COMPLETIONS_PER_LINK, device.limits.cqe)
+        if depth < COMPLETIONS_PER_LINK * LINKS_PER_QUEUE and self._queues:
+            raise ResourceExhausted(f"{device.name} holds {depth} completions only; serve fewer peers over rdma")
+        queue = _Queue(Completions(device, self._events, depth))
+        queue.completions.arm()
+        self._queues.append(queue)
+        return queue
+
+    def _readable(self) -> None:
+        events = self._events
+        if events is None or not self._queues or self._device is None:
+            return
+        queues = tuple(self._queues)
+        # Any of the queues serves to take an event, and all are looked at: an event says only that there is something.
+        while events.take(queues[0].completions):
+            queues[0].completions.acknowledge(1)
+        self._drain()
+        if self.expecting and self.config.spin_us:
+            self._spin()
+        for queue in queues:
+            queue.completions.arm()
+        self._drain()  # what came between the last poll and the arming makes no event
+
+    def _spin(self) -> None:
+        end_s = time.monotonic() + self.config.spin_us / 1e6
+        while self.expecting and time.monotonic() < end_s:
+            self._drain()
+
+    def _drain(self) -> None:
+        for queue in tuple(self._queues):
+            while True:
+                done = queue.completions.poll(POLL_MAX)
+                self.polls += 1
+                if not done:
+                    break
+                self._hand_out(done)
+
+    def _hand_out(self, done: list[Done]) -> None:
+        whose: dict[int, list[Done]] = {}
+        for each in done:
+            whose.setdefault(each.wr_id >> LINK_BITS, []).append(each)
+        for number, theirs in whose.items():
+            found = self._members.get(number)
+            if found is not None:
+                found[0].completed(theirs)
+
+    def _told(self) -> None:
+        device = self._device
+        while device is not None and (code := device.take_event()) is not None:
+            name = EVENTS.get(code, str(code))
+            _log.info("RDMA device %s tells %s", device.name, name)
+            if name in _PORT_ENDS:
+                self._end_all(f"RDMA device {device.name} tells {name}; look at its network link")
+            elif name == "GID_CHANGE":
+                self._end_addressless(device.name)
+
+    def _end_all(self, why: str) -> None:
+        for member, _ in tuple(self._members.values()):
+            member.fail(NodeLost(why))
+
+    def _end_addressless(self, name: str) -> None:
+        there = {
+            gid.gid
+            for device in self._look().devices
+            if device.name == name
+            for port in device.ports
+            for gid in port.gids
+        }
+        for member, _ in tuple(self._members.values()):
+            if member.gid not in there:
+                member.fail(NodeLost(f"the address {member.gid} of {name} is gone; give it back, or another"))

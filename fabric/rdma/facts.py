@@ -1,0 +1,100 @@
+"""What the kernel says of RDMA devices, ports and addresses, read from sysfs: no library is needed for it.
+
+Nothing here is kept: a GID's index moves when an address is taken away and given back, so whoever connects looks again.
+This module never opens a device and never chooses: `fabric/rdma/choice.py` does. Read that next.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSFS = Path("/sys/class/infiniband")
+DEVICE_NODES = Path("/dev/infiniband")
+_NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+@dataclass(frozen=True, slots=True)
+class GidFacts:
+    """One entry of a port's table of addresses. `kind` is "RoCE v2", "IB/RoCE v1" or "" where the kernel names none;
+    `netdev` is the network device that it belongs to."""
+
+    index: int
+    gid: str
+    kind: str
+    netdev: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PortFacts:
+    """One port. `state` is the kernel's word, such as ACTIVE; `link_layer` Ethernet or InfiniBand."""
+
+    number: int
+    state: str
+    link_layer: str
+    lid: int
+    gids: tuple[GidFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One device. `numa_node` is -1 where it belongs to none."""
+
+    name: str
+    numa_node: int
+    ports: tuple[PortFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What this host has. `device_nodes` says that /dev/infiniband is there, `usable` that this user may open it;
+    `rxe_module` that the kernel has soft-RoCE loaded."""
+
+    devices: tuple[DeviceFacts, ...]
+    device_nodes: bool
+    usable: bool
+    rxe_module: bool
+
+
+def read_host(sysfs: Path = SYSFS, nodes: Path = DEVICE_NODES, modules: Path = Path("/sys/module")) -> Host:
+    """The facts as they are now. Never raises: what cannot be read is not there."""
+    found = []
+    with suppress(OSError):
+        found = [_device(path) for path in sorted(sysfs.iterdir())]
+    opened: list[Path] = []
+    with suppress(OSError):
+        opened = sorted(nodes.glob("uverbs*"))
+    usable = any(os.access(path, os.R_OK | os.W_OK) for path in opened)
+    return Host(tuple(found), bool(opened), usable, (modules / "rdma_rxe").exists())
+
+
+def _device(path: Path) -> DeviceFacts:
+    ports: list[PortFacts] = []
+    with suppress(OSError):
+        ports = [_port(each) for each in sorted((path / "ports").iterdir(), key=lambda port: int(port.name))]
+    numa = _text(path / "device" / "numa_node")
+    return DeviceFacts(path.name, int(numa) if numa.lstrip("-").isdecimal() else -1, tuple(ports))
+
+
+def _port(path: Path) -> PortFacts:
+    gids = []
+    with suppress(OSError):
+        for entry in sorted((path / "gids").iterdir(), key=lambda each: int(each.name)):
+            gid = _text(entry)
+            if gid and gid != _NO_GID:
+                attributes = path / "gid_attrs"
+                kind, netdev = _text(attributes / "types" / entry.name), _text(attributes / "ndevs" / entry.name)
+                gids.append(GidFacts(int(entry.name), gid, kind, netdev))
+    state = _text(path / "state").rpartition(":")[2].strip()  # "4: ACTIVE"
+    lid = _text(path / "lid")
+    number = int(lid, 16) if lid.startswith("0x") else 0
+    return PortFacts(int(path.name), state, _text(path / "link_layer"), number, tuple(gids))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

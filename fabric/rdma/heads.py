@@ -1,0 +1,187 @@
+"""What stands in front of every frame on a queue pair: kind, credits, link epoch; and the number that tells of a write.
+
+A message of the frame pair is `head, frame, small body`. A large body is written to its place in the peer's memory, and
+then `head, frame` by the one write that carries an immediate number: where the frame lies, in units of 64 bytes, and
+which region that is in. Frames have places of their own in the region, taken in turn, as many as there are credits; a
+long one lies behind its body. What was written stays writable by the peer, so head and frame are copied out before they
+are looked at. All numbers are little-endian. This module never sends. Read `fabric/rdma/credits.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+from fabric.errors import ProtocolError
+from fabric.rdma.config import BULK_DEPTH, FRAME_ROOM
+
+MAGIC = 0x524F
+VERSION = 1
+VERSION_OLDEST = 1
+HEAD = struct.Struct("<HBBHHIIIII")
+HEAD_BYTES = HEAD.size + 4
+_CHECK = struct.Struct("<I")
+assert HEAD_BYTES == 32, "a head is half a cache line"
+
+FRAMES_BYTES = BULK_DEPTH * FRAME_ROOM
+"""Of each region: a place for the frame of each large body that may be on its way."""
+UNIT_BYTES = 64
+"""Bodies and the frames behind them begin at multiples of this."""
+_UNIT_BITS = 25
+REGION_BYTES_MAX = UNIT_BYTES << _UNIT_BITS
+"""2 GiB: what 25 bits of units reach."""
+_REGIONS = 1 << (32 - _UNIT_BITS)
+HOLDS_INPUT = 1
+"""Flag of a final frame: somebody still reads the request's input; a RELEASE follows when that is over."""
+
+
+class HeadKind(IntEnum):
+    """What a message is."""
+
+    FRAME = 1  # one of the fabric's frames follows
+    CREDIT = 2  # nothing but the numbers in the head
+    RELEASE = 3  # `note` is the unit of an input that nobody reads any more
+    HELLO = 4  # the caller's first word on a pair; `note` is its nonce
+    ECHO = 5  # the node's answer to it
+    REGION = 6  # a new region: what follows is a `RegionNote`
+    GROW = 7  # the caller asks for a larger region: what follows says how large
+    REFUSED = 8  # no larger region: what follows says why
+    BYE = 9  # the sender is about to end the connection; what follows says why
+    TAKEN = 11  # `note` is the number of a region that the receiver now knows
+    LEFT = 10  # `note` is the number of a region that its user has left: it may be taken back
+
+
+class Head(NamedTuple):  # made for each message
+    """The head. `ctl_total` and `bulk_total` count the receives that the sender has posted again since the start."""
+
+    kind: HeadKind
+    flags: int
+    region: int
+    epoch: int
+    sequence: int
+    ctl_total: int
+    bulk_total: int
+    note: int
+
+
+_KINDS = {int(kind): kind for kind in HeadKind}
+
+
+def pack_head(head: Head) -> bytes:
+    """The head as it travels."""
+    kind, flags, region, epoch, sequence, ctl_total, bulk_total, note = head
+    plain = HEAD.pack(MAGIC, VERSION, kind, flags, region, epoch, sequence, ctl_total, bulk_total, note)
+    return plain + _CHECK.pack(crc32(plain))
+
+
+def read_head(message: bytes, epoch: int) -> Head:
+    """Checks and reads the head of a message that was copied out. Raises ProtocolError for anything but a head of this
+    link epoch."""
+    if len(message) < HEAD_BYTES:
+        raise ProtocolError(
+            f"a message of {len(message)} bytes is shorter than its head; the peer must send whole ones"
+        )
+    magic, version, kind, flags, region, link_epoch, sequence, ctl_total, bulk_total, note = HEAD.unpack_from(message)
+    (check,) = _CHECK.unpack_from(message, HEAD.size)
+    if magic != MAGIC or crc32(message[: HEAD.size]) != check:
+        raise ProtocolError("a message's head is garbled; the connection is closed")
+    if not VERSION_OLDEST <= version <= VERSION:
+        raise ProtocolError(
+            f"a message of version {version} came on a connection of version {VERSION}; update one side"
+        )
+    if link_epoch != epoch:
+        raise ProtocolError(f"a message of link epoch {link_epoch} came in epoch {epoch}; the connection is closed")
+    known = _KINDS.get(kind)
+    if known is None:
+        raise ProtocolError(f"a message of unknown kind {kind} came; the connection is closed")
+    return Head(known, flags, region, link_epoch, sequence, ctl_total, bulk_total, note)
+
+
+def pack_place(region: int, offset: int) -> int:
+    """The immediate number of a frame that lies at `offset` of a region."""
+    assert offset % UNIT_BYTES == 0, "frames begin at units"
+    assert 0 <= offset < REGION_BYTES_MAX, "regions are bounded"
+    return (region % _REGIONS) << _UNIT_BITS | offset // UNIT_BYTES
+
+
+def read_place(imm: int) -> tuple[int, int]:
+    """(region, offset) of an immediate number; the region is known up to its last bits."""
+    return imm >> _UNIT_BITS, (imm & ((1 << _UNIT_BITS) - 1)) * UNIT_BYTES
+
+
+def same_region(told: int, region: int) -> bool:
+    """Whether an immediate number means this region."""
+    return told == region % _REGIONS
+
+
+def round_up(nbytes: int) -> int:
+    """To a whole number of units."""
+    return (nbytes + UNIT_BYTES - 1) // UNIT_BYTES * UNIT_BYTES
+
+
+HELLO_PLACE = (1 << 32) - 1
+"""The immediate number of HELLO and ECHO on the bulk pair, which have no place: nothing is written."""
+
+
+class RegionNote(NamedTuple):
+    """A region that the sender lends: its number, where it begins for the peer's NIC, how large it is, its key; the
+    part that the peer lends itself for bodies (0 bytes where the sender names each place), and the part for frames."""
+
+    number: int
+    base: int
+    nbytes: int
+    rkey: int
+    window_at: int
+    window_bytes: int
+    frames_at: int
+
+
+NO_REGION = RegionNote(0, 0, 0, 0, 0, 0, 0)
+REGION = struct.Struct("<HQQIQQQ")
+
+
+def pack_region(note: RegionNote) -> bytes:
+    """The note as it travels."""
+    return REGION.pack(*note)
+
+
+def read_region(payload: bytes) -> RegionNote:
+    """Reads a note. Raises ProtocolError when it is none."""
+    if len(payload) < REGION.size:
+        raise ProtocolError("a region note is cut; the connection is closed")
+    note = RegionNote(*REGION.unpack_from(payload))
+    check_region(note)
+    return note
+
+
+def check_region(note: RegionNote) -> None:
+    """Raises ProtocolError for a region that cannot be."""
+    window = note.window_bytes
+    sound = (
+        0 < note.nbytes <= REGION_BYTES_MAX and note.base + note.nbytes < 1 << 64
+        and note.window_at % UNIT_BYTES == 0 and note.window_at + window <= note.nbytes
+        and (not window or (window >= 4096 and window & (window - 1) == 0))
+        and note.frames_at % UNIT_BYTES == 0 and note.frames_at + FRAMES_BYTES <= note.nbytes
+    )  # fmt: skip
+    if not sound:
+        raise ProtocolError(f"a region of {note.nbytes} bytes that cannot be was offered; the connection is closed")
+
+
+_WORD = struct.Struct("<Q")
+
+
+def pack_word(value: int) -> bytes:
+    """A number of 64 bits, as GROW has it."""
+    return _WORD.pack(value)
+
+
+def read_word(payload: bytes) -> int:
+    """Reads it. Raises ProtocolError when it is cut."""
+    if len(payload) < _WORD.size:
+        raise ProtocolError("a number is cut; the connection is closed")
+    (value,) = _WORD.unpack_from(payload)
+    return int(value)

@@ -1,0 +1,77 @@
+"""Replies that were sent and may be asked for again: the worker's end of "at most once".
+
+A node knows the ids of requests that it ran, and answers one again from the slot that its reply was first written to.
+So that slot is not reused before the caller has acknowledged the request, or the node has forgotten it. Where room is
+short, the oldest are given up, and their ids are refused from then on. This module never sends. Read
+`fabric/rdma/serving.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fabric.errors import Fate, ResourceExhausted
+from fabric.memory.lease import Lease
+
+if TYPE_CHECKING:
+    from fabric.transport import Answer
+
+HELD_S = 70.0
+"""A node answers again for 60 s, looks every 5 s what is older, and may be copying just then."""
+SPENT_MAX = 4096
+"""As many ids as a node itself remembers of one caller."""
+
+
+class Kept:  # mutable: holds leases
+    """The large replies of one caller, by request number."""
+
+    __slots__ = ("_answers", "_spent")
+
+    def __init__(self) -> None:
+        self._answers: dict[int, tuple[Answer, float]] = {}
+        self._spent: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def keep(self, request_no: int, answer: Answer, now: float) -> None:
+        """A reply was made; small ones need no slot, and the node has a copy."""
+        if isinstance(answer.memory, Lease):
+            self._answers[request_no] = answer, now
+
+    def find(self, request_no: int) -> Answer | None:
+        """The reply, if it is here. Raises ResourceExhausted for one that was given up."""
+        if request_no in self._spent:
+            raise ResourceExhausted(
+                f"request {request_no} ran, and its reply was given up for others' sake; send fewer large ones at once",
+                Fate.RAN,
+            )
+        found = self._answers.get(request_no)
+        return found[0] if found is not None else None
+
+    def acknowledge(self, ack_no: int, now: float) -> None:
+        """No request below `ack_no` is asked for again, nor one that is too old."""
+        for number, (answer, since_s) in list(self._answers.items()):
+            if number < ack_no or since_s <= now - HELD_S:
+                del self._answers[number]
+                _release(answer)
+        if self._spent:
+            self._spent = {number: None for number in self._spent if number >= ack_no}
+
+    def give_up(self) -> int:
+        """Lets go of all, because their room is wanted; gives how many there were."""
+        count = len(self._answers)
+        for number, (answer, _) in self._answers.items():
+            self._spent[number] = None
+            _release(answer)
+        self._answers.clear()
+        while len(self._spent) > SPENT_MAX:
+            del self._spent[next(iter(self._spent))]
+        return count
+
+
+def _release(answer: Answer) -> None:
+    if isinstance(answer.memory, Lease):
+        answer.memory.release()

@@ -1,0 +1,281 @@
+"""The two queue pairs of one connection with all their memory: what is posted where, and how it comes to an end.
+
+One protection domain holds a ring (receives, sends, staged frames) and the regions of the owner; closing goes from the
+pairs down to the domain. To know that nothing is posted any more, a marker is posted behind everything in each queue.
+All methods are called under the connection's lock, except `destroy` of one that was never shared. This module counts no
+credit and reads no message. Read `fabric/rdma/connection.py` next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import secrets
+from typing import TYPE_CHECKING
+
+from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM, PIECES_DEPTH, SEND_DEPTH
+from fabric.rdma.domain import Domain, Use
+from fabric.rdma.engine import LINK_BITS
+from fabric.rdma.outbox import COUNT_MASK
+from fabric.rdma.pair import Manners, Pair, Prepared
+from fabric.rdma.terms import PairNote
+
+if TYPE_CHECKING:
+    from fabric.rdma.budget import Budget
+    from fabric.rdma.choice import Choice
+    from fabric.rdma.domain import Memory
+    from fabric.rdma.engine import Engine, Member
+    from fabric.rdma.outbox import Piece
+    from fabric.rdma.pair import Route
+
+CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER = range(5)
+_KIND_BITS = 28
+assert COUNT_MASK == (1 << _KIND_BITS) - 1, "numbers fill what kinds leave"
+_SIZES = (64, 128, 256, 512, 1024, 2048, FRAME_ROOM)
+"""A send is rounded up to one of these, each prepared once for each place of the ring."""
+_SIGNAL_EVERY = 8
+_INLINE_BYTES = 256
+_RECEIVES_AT = 0
+_SENDS_AT = CTL_DEPTH * FRAME_ROOM
+_STAGES_AT = _SENDS_AT + SEND_DEPTH * FRAME_ROOM
+_TINY_AT = _STAGES_AT + BULK_DEPTH * FRAME_ROOM
+_RING_BYTES = _TINY_AT + FRAME_ROOM
+
+
+def kind_of(wr_id: int) -> tuple[int, int]:
+    """What a work request of ours was, and its number within that kind."""
+    low = wr_id & ((1 << LINK_BITS) - 1)
+    return low >> _KIND_BITS, low & COUNT_MASK
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Where mapped memory begins."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+class Registered:  # mutable: registered, then closed
+    """Memory that the NIC may touch, counted in the budget."""
+
+    __slots__ = ("_budget", "address", "lkey", "memory", "nbytes", "rkey")
+
+    def __init__(self, domain: Domain, budget: Budget, address: int, nbytes: int, use: Use) -> None:
+        budget.take(nbytes)
+        try:
+            self.memory: Memory | None = domain.register(address, nbytes, use)
+        except BaseException:  # whatever it was, nothing may stay behind it
+            budget.give_back(nbytes)
+            raise
+        self._budget = budget
+        self.address, self.nbytes = address, nbytes
+        self.lkey, self.rkey = self.memory.lkey, self.memory.rkey
+
+    def close(self) -> None:
+        """Nobody reaches it any more. Harmless twice."""
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            memory.close()
+            self._budget.give_back(self.nbytes)
+
+
+class Pairs:  # mutable: posted to, then destroyed
+    """Pairs and ring of one connection. Raises what the engine and the device raise, and leaves nothing then."""
+
+    ctl_depth, bulk_depth, frame_room = CTL_DEPTH, BULK_DEPTH, FRAME_ROOM
+
+    def __init__(self, engine: Engine, member: Member, choice: Choice) -> None:
+        config = engine.config
+        self._engine = engine
+        place = engine.place(member, choice)
+        self._number = place.number
+        self._pairs: list[Pair] = []
+        self._registered: list[Registered] = []
+        self._prepared: list[Prepared] = []
+        self._sends: dict[int, Prepared] = {}
+        self._staged: dict[int, tuple[mmap.mmap, Registered]] = {}
+        self._free = list(range(BULK_DEPTH))
+        self._posted = self._done = 0
+        self._markers: set[int] = set()
+        self._domain: Domain | None = None
+        self._destroyed = False
+        try:
+            self._domain = domain = Domain(place.device)
+            self._ring = mmap.mmap(-1, _RING_BYTES)
+            self._at = address_of(self._ring)
+            self._view = memoryview(self._ring)
+            self._memory = self._take(Registered(domain, engine.budget, self._at, _RING_BYTES, Use.RECEIVED))
+            # One more of each, for the marker.
+            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 1, CTL_DEPTH + 1, _INLINE_BYTES))
+            self._bulk = self._own(Pair(domain, place.completions, PIECES_DEPTH + 1, BULK_DEPTH + 1, _INLINE_BYTES))
+            self._verbs = domain.verbs
+            self._manners = [
+                Manners(
+                    choice.port, choice.gid_index, secrets.randbits(24), config.ack_timeout, config.retry_count,
+                    config.traffic_class, config.service_level,
+                )
+                for _ in range(2)
+            ]  # fmt: skip
+        except BaseException:  # whatever it was, nothing may stay behind it
+            self.destroy()
+            raise
+
+    @property
+    def notes(self) -> tuple[PairNote, PairNote]:
+        """Our pairs as the peer must know them."""
+        ctl, bulk = self._manners
+        return PairNote(self._ctl.qp_num, ctl.psn), PairNote(self._bulk.qp_num, bulk.psn)
+
+    @property
+    def nothing(self) -> tuple[int, int, int]:
+        """No bytes, in memory that is registered."""
+        return self._at, 0, self._memory.lkey
+
+    def post_receives(self) -> None:
+        """Ready to take all that the credits allow."""
+        for pair, manners in zip((self._ctl, self._bulk), self._manners, strict=True):
+            pair.to_init(manners)
+        self._receives = [
+            self._prepare(_RECEIVES_AT + number * FRAME_ROOM, FRAME_ROOM, CTL_RECEIVED, number)
+            for number in range(CTL_DEPTH)
+        ]
+        self._tiny = self._prepare(_TINY_AT, 64, BULK_RECEIVED, 0)
+        for each in self._receives:
+            self._ctl.post_receive(each)
+        for _ in range(BULK_DEPTH):
+            self._bulk.post_receive(self._tiny)
+
+    def connect(self, ctl: Route, bulk: Route) -> None:
+        """Connects both. Raises Unavailable."""
+        self._ctl.to_rts(self._manners[0], ctl)
+        self._bulk.to_rts(self._manners[1], bulk)
+
+    def take(self, number: int, nbytes: int) -> bytes:
+        """What came into a receive, copied out; the receive is posted again."""
+        at = _RECEIVES_AT + number * FRAME_ROOM
+        message = bytes(self._view[at : at + nbytes])
+        self._ctl.post_receive(self._receives[number])
+        return message
+
+    def take_bulk(self) -> None:
+        """One more may come on the bulk pair."""
+        self._bulk.post_receive(self._tiny)
+
+    # Sends.
+
+    @property
+    def room(self) -> bool:
+        """Whether one more send may be posted."""
+        return self._posted - self._done < SEND_DEPTH
+
+    def post(self, message: bytes) -> None:
+        """Sends a message of at most `frame_room` bytes."""
+        place = self._posted % SEND_DEPTH
+        at = _SENDS_AT + place * FRAME_ROOM
+        self._view[at : at + len(message)] = message
+        which = next(number for number, size in enumerate(_SIZES) if size >= len(message))
+        key = place * len(_SIZES) + which
+        prepared = self._sends.get(key)
+        if prepared is None:
+            prepared = self._sends[key] = self._prepare(at, _SIZES[which], CTL_SENT, 0, receive=False)
+        signaled = self._posted % _SIGNAL_EVERY == _SIGNAL_EVERY - 1
+        wr_id = self._wr_id(CTL_SENT, self._posted & COUNT_MASK)
+        self._ctl.post_send(prepared, wr_id, _SIZES[which], signaled=signaled)
+        self._posted += 1
+
+    def sent(self, number: int) -> None:
+        """This send, and all before it, are done."""
+        self._done += ((number - self._done) & COUNT_MASK) + 1
+
+    def post_piece(self, piece: Piece, sequence: int) -> None:
+        """Writes a piece of a body, or the message behind it."""
+        write = piece.write
+        self._bulk.post_write(
+            self._wr_id(PIECE_SENT, sequence & COUNT_MASK), piece.address, piece.nbytes, piece.lkey,
+            piece.remote, write.rkey, write.imm if piece.last else None, signaled=piece.signaled,
+        )  # fmt: skip
+
+    def stage(self, message: bytes) -> tuple[int, int, int]:
+        """Puts a message where the bulk pair can write it from: (address, bytes, lkey). A long one, which is rare, gets
+        memory of its own. Raises ResourceExhausted when that cannot be had."""
+        nbytes = len(message)
+        if nbytes <= FRAME_ROOM:
+            at = _STAGES_AT + self._free.pop() * FRAME_ROOM  # as many as there are credits
+            self._view[at : at + nbytes] = message
+            return self._at + at, nbytes, self._memory.lkey
+        memory = mmap.mmap(-1, nbytes)
+        memory[:] = message
+        registered = self.register(address_of(memory), nbytes, written=False)
+        self._staged[registered.address] = memory, registered
+        return registered.address, nbytes, registered.lkey
+
+    def unstage(self, address: int) -> None:
+        """It was written."""
+        at = address - self._at - _STAGES_AT
+        if 0 <= at < BULK_DEPTH * FRAME_ROOM:
+            self._free.append(at // FRAME_ROOM)
+        elif address in self._staged:
+            self._staged.pop(address)[1].close()
+
+    def register(self, address: int, nbytes: int, *, written: bool) -> Registered:
+        """Registers memory of the owner's."""
+        assert self._domain is not None, "it has a domain until it is destroyed"
+        self._registered = [one for one in self._registered if one.memory is not None]
+        use = Use.WRITTEN if written else Use.SENT
+        return self._take(Registered(self._domain, self._engine.budget, address, nbytes, use))
+
+    # The end.
+
+    def stop(self) -> None:
+        """Nothing moves any more; markers follow what is posted."""
+        for number, pair in enumerate(self._pairs):
+            pair.to_error()
+            for receive in (True, False):
+                marker = number * 2 + receive
+                prepared = self._prepare(_TINY_AT, 64, MARKER, marker, receive=receive)
+                self._markers.add(marker)
+                if receive:
+                    pair.post_receive(prepared)
+                else:
+                    pair.post_send(prepared, self._wr_id(MARKER, marker), _TINY_AT, signaled=True)
+
+    def came_back(self, marker: int) -> None:
+        """This queue is empty."""
+        self._markers.discard(marker)
+
+    @property
+    def drained(self) -> bool:
+        """Whether all queues are empty."""
+        return not self._markers
+
+    def destroy(self) -> None:
+        """Destroys all of it, from the pairs down to the domain. Harmless twice."""
+        if self._destroyed:
+            return
+        self._destroyed = True
+        for pair in self._pairs:
+            pair.close()
+        for one in self._registered:
+            one.close()
+        for prepared in self._prepared:
+            prepared.close()
+        self._staged.clear()
+        if self._domain is not None:
+            self._domain.close()
+        self._engine.leave(self._number)
+
+    def _wr_id(self, kind: int, number: int) -> int:
+        return self._number << LINK_BITS | kind << _KIND_BITS | number
+
+    def _prepare(self, at: int, nbytes: int, kind: int, number: int, *, receive: bool = True) -> Prepared:
+        lkey = self._memory.lkey
+        wr_id = self._wr_id(kind, number)
+        prepared = Prepared(self._verbs, self._at + at, nbytes, lkey, receive=receive, wr_id=wr_id)
+        self._prepared.append(prepared)
+        return prepared
+
+    def _take(self, registered: Registered) -> Registered:
+        self._registered.append(registered)
+        return registered
+
+    def _own(self, pair: Pair) -> Pair:
+        self._pairs.append(pair)
+        return pair

@@ -1,0 +1,139 @@
+"""One peer's memory at the node: arenas of local sessions, which the node's executors map, registered for its NIC.
+
+The peer lends itself one part of an arena for inputs (the window), its frames have places of their own, and the rest
+holds replies. Another size is another session with another arena. Old ones empty: their registration ends as soon as
+the peer has left them and nothing runs there, the session when no kept reply can lie there any more. This module never
+sends. Read `fabric/rdma/delivery.py` next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fabric.errors import ProtocolError, Unavailable
+from fabric.memory.lease import Lease
+from fabric.memory.slots import SLOT_BYTES_MIN, Slot
+from fabric.rdma.heads import FRAMES_BYTES, RegionNote, same_region
+from fabric.rdma.pairs import address_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fabric.memory.arena import Arena
+    from fabric.rdma.connection import Connection
+    from fabric.rdma.pairs import Registered
+    from fabric.transport import Channel
+
+    OpenSession = Callable[[int], Awaitable[Channel]]
+    """Opens a way to the node with an arena of so many bytes."""
+
+
+class NodeRegion:  # mutable: lends, then empties
+    """One session's arena. `calls` counts what runs in it, `left` says that the peer sends nothing there any more."""
+
+    __slots__ = ("_registered", "arena", "calls", "channel", "left", "note")
+
+    def __init__(self, connection: Connection, number: int, channel: Channel) -> None:
+        arena = channel.arena
+        if arena is None:
+            raise Unavailable("the node behind this port lends no memory, so nothing can be written to it; use rpc")
+        self.channel = channel
+        self.arena: Arena = arena
+        window = arena.lease(arena.nbytes // 2)
+        frames = arena.lease(FRAMES_BYTES)
+        self._registered: Registered | None = connection.register(address_of(arena.map), arena.nbytes, written=True)
+        base, rkey = self._registered.address, self._registered.rkey
+        self.note = RegionNote(number, base, arena.nbytes, rkey, window.offset, window.nbytes, frames.offset)
+        self.calls = 0
+        self.left = False
+
+    def input_at(self, offset: int, nbytes: int) -> Lease:
+        """The input that the peer has written there. Raises ProtocolError outside of the window."""
+        note = self.note
+        if offset % SLOT_BYTES_MIN or not note.window_at <= offset <= note.window_at + note.window_bytes - nbytes:
+            raise ProtocolError("an input lies outside of the room that was lent for it; the connection is closed")
+        return Lease(self.arena, Slot(offset, nbytes, 0), _keep)
+
+    def source(self, lease: Lease) -> tuple[int, int] | None:
+        """(address, lkey) of a reply in this arena; None where it lies elsewhere, or the NIC may not reach it now."""
+        registered = self._registered
+        if registered is None or lease.arena is not self.arena:
+            return None
+        return registered.address + lease.offset, registered.lkey
+
+    def unregister(self) -> None:
+        """The peer's NIC reaches it no more. Harmless twice."""
+        registered, self._registered = self._registered, None
+        if registered is not None:
+            registered.close()
+
+
+class NodeRegions:  # mutable: they come and go
+    """The regions of one connection; the newest is what new requests go to."""
+
+    __slots__ = ("_all", "_connection", "_number", "_open")
+
+    def __init__(self, connection: Connection, open_session: OpenSession) -> None:
+        self._connection, self._open = connection, open_session
+        self._all: list[NodeRegion] = []
+        self._number = 0
+
+    @property
+    def newest(self) -> NodeRegion:
+        """What new requests go to."""
+        return self._all[-1]
+
+    def every(self) -> tuple[NodeRegion, ...]:
+        """All of them."""
+        return tuple(self._all)
+
+    def find(self, number: int) -> NodeRegion | None:
+        """The region of this number, which is known up to its last bits."""
+        return next((one for one in self._all if same_region(number % 128, one.note.number)), None)
+
+    async def add(self, nbytes: int) -> NodeRegion:
+        """One more, of this size. Raises what the session or the registration raises."""
+        channel = await self._open(nbytes)
+        try:
+            self._number += 1
+            region = NodeRegion(self._connection, self._number, channel)
+        except BaseException:  # whatever it was, nothing may stay behind it
+            channel.abort("its memory cannot be used for rdma")
+            raise
+        self._all.append(region)
+        return region
+
+    def leave(self, number: int) -> NodeRegion:
+        """The peer sends nothing there any more. Raises ProtocolError for one that it does not have."""
+        region = self.find(number)
+        if region is None or region.note.number != number or region is self.newest:
+            raise ProtocolError("a caller left a region that it does not have; the connection is closed")
+        region.left = True
+        return region
+
+    def emptied(self, region: NodeRegion) -> bool:
+        """Takes a region back that was left and in which nothing runs; says whether that was so."""
+        if not region.left or region.calls or region not in self._all:
+            return False
+        self._all.remove(region)
+        region.unregister()
+        return True
+
+    def source(self, lease: Lease) -> tuple[int, int] | None:
+        """(address, lkey) of a reply that lies in one of them."""
+        return next((at for one in self._all if (at := one.source(lease)) is not None), None)
+
+    def unregister(self) -> None:
+        """The connection is fenced."""
+        for one in self._all:
+            one.unregister()
+
+    def abort(self, why: str) -> None:
+        """Ends every session."""
+        for one in self._all:
+            one.channel.abort(why)
+        self._all.clear()
+
+
+def _keep(_: Slot) -> None:
+    """The peer, who lends it to itself, takes it back."""

@@ -1,0 +1,295 @@
+"""The node's end of one rdma connection: its requests go to the node over a channel, its replies are written back.
+
+Each request has exactly one final frame, whatever happens, and after that frame nothing is written for it: that is what
+the caller's memory relies on. When the connection is lost, what runs goes on, since the caller asks for it again over
+another wire. All of it lives on the port's loop. This module never decides whether a request may run: the node does.
+Read `fabric/rdma/listener.py` next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from fabric.deadline import Deadline
+from fabric.errors import (
+    ArenaFull,
+    NodeLost,
+    OverspillError,
+    ProtocolError,
+    QueueFull,
+    ResourceExhausted,
+    StaleEpoch,
+)
+from fabric.frame import Kind, check_header, decode_request
+from fabric.hello import encode_pong
+from fabric.layout import parse_layout
+from fabric.memory.lease import Lease
+from fabric.message import Body, RequestId
+from fabric.rdma.delivery import Delivery
+from fabric.rdma.heads import UNIT_BYTES, HeadKind, pack_region, read_region, read_word
+from fabric.rdma.kept import HELD_S, Kept
+from fabric.rdma.regions import NodeRegions
+from fabric.transport import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from fabric.frame import Header, RequestFrame
+    from fabric.rdma.config import RdmaConfig
+    from fabric.rdma.connection import Connection
+    from fabric.rdma.heads import Head, RegionNote
+    from fabric.rdma.regions import NodeRegion, OpenSession
+    from fabric.transport import Answer, PeerFacts
+
+_log = logging.getLogger(__name__)
+TASKS_MAX = 1024
+LOOK_S = 0.05
+PING_S = 2.0
+
+
+class Serving:  # mutable: one peer's connection
+    """One peer. `gone` is called once its connection is fenced and nothing of it is left."""
+
+    def __init__(
+        self, client_id: int, facts: PeerFacts, config: RdmaConfig, gone: Callable[[Serving], None]
+    ) -> None:  # fmt: skip
+        self.client_id = client_id
+        self.heard_s = time.monotonic()
+        self._facts, self._config, self._gone = facts, config, gone
+        self._connection: Connection | None = None
+        self._regions: NodeRegions | None = None
+        self._delivery: Delivery | None = None
+        self._kept = Kept()
+        self._running: set[RequestId] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost = False
+
+    async def begin(self, connection: Connection, replies: RegionNote, open_session: OpenSession) -> RegionNote:
+        """Opens the first region. Raises what the node's session or the registration raises."""
+        self._connection = connection
+        self._regions = NodeRegions(connection, open_session)
+        self._delivery = Delivery(connection, self._regions, self._facts.node_epoch)
+        self._delivery.know(replies)
+        return (await self._regions.add(self._config.arena_bytes)).note
+
+    def end(self, why: str) -> None:
+        """Tells the peer, and ends the connection soon after."""
+        if self._connection is not None and not self._lost:
+            self._way_back.tell(HeadKind.BYE, why.encode()[:512])
+            asyncio.get_running_loop().call_later(LOOK_S, self._connection.close, NodeLost(why))
+
+    def bury(self) -> None:
+        """Ends what is left. Harmless twice."""
+        self._kept.give_up()
+        if self._regions is not None:
+            self._regions.abort("the caller is gone")
+        self._gone(self)
+
+    # What the connection tells, in the loop's thread.
+
+    def view_of(self, region: int) -> memoryview | None:
+        """The region that the peer writes to."""
+        found = self._memory.find(region)
+        return found.arena.view if found is not None else None
+
+    def lived(self) -> None:
+        """Both pairs have proved themselves."""
+        _log.info("client %016x speaks rdma", self.client_id)
+
+    def arrived(self, head: Head, payload: bytes, place: int | None) -> None:
+        """A message of the peer's. Raises ProtocolError."""
+        self.heard_s = time.monotonic()
+        if head.kind is HeadKind.FRAME:
+            self._frame(head, payload, place)
+        elif head.kind is HeadKind.REGION:
+            note = read_region(payload)
+            self._way_back.know(note)
+            self._way_back.tell(HeadKind.TAKEN, note=note.number)
+        elif head.kind is HeadKind.GROW:
+            self._start(self._resize(read_word(payload)))
+        elif head.kind is HeadKind.LEFT:
+            self._look_empty(self._memory.leave(head.note))
+        elif head.kind is HeadKind.BYE:
+            raise NodeLost("the caller said goodbye")
+        else:
+            raise ProtocolError(f"a caller sent {head.kind.name}, which is not for nodes; update the older side")
+
+    def lost(self, error: OverspillError) -> None:
+        """The connection is over."""
+        self._lost = True
+        _log.info("the rdma connection of client %016x ended: %s", self.client_id, str(error))
+
+    def fenced(self) -> None:
+        """The peer's NIC reaches nothing of ours any more."""
+        if self._regions is not None:
+            self._regions.unregister()
+        self._start(self._run_out(), even_if_lost=True)
+
+    # Requests.
+
+    @property
+    def _memory(self) -> NodeRegions:
+        assert self._regions is not None, "begun before the pairs are connected"
+        return self._regions
+
+    @property
+    def _way_back(self) -> Delivery:
+        assert self._delivery is not None, "begun before the pairs are connected"
+        return self._delivery
+
+    def _frame(self, head: Head, payload: bytes, place: int | None) -> None:
+        frame = payload[: int.from_bytes(payload[12:16], "little")]
+        header = check_header(frame)
+        if header.kind is Kind.REQUEST:
+            self._request(head, header, frame, payload, place)
+        elif header.kind is Kind.CANCEL:
+            for region in self._memory.every():
+                region.channel.cancel(RequestId(header.client_id, header.request_no))
+        elif header.kind is Kind.PING:
+            self._start(self._pong(header.client_id, header.request_no))
+        else:
+            raise ProtocolError(f"a caller sent {header.kind.name}, which is not for nodes; update the older side")
+
+    def _request(self, head: Head, header: Header, frame: bytes, payload: bytes, place: int | None) -> None:
+        request = decode_request(frame, header)
+        request_id = RequestId(request.client_id, request.request_no)
+        layout = parse_layout(request.descriptors)
+        if layout.body_bytes != request.body_bytes:
+            raise ProtocolError("a request's tensors and its body differ in size; the connection is closed")
+        if request_id in self._running:
+            raise ProtocolError(f"request {request_id} came twice on one connection; the connection is closed")
+        region = self._memory.newest
+        memory: bytes | Lease
+        if place is None:
+            memory = payload[len(frame) : len(frame) + request.body_bytes]
+            if len(memory) != request.body_bytes:
+                raise ProtocolError("a request's body is cut; the connection is closed")
+        else:
+            found = self._memory.find(head.region)
+            if found is None or found.note.number != head.region:
+                raise ProtocolError("a request lies in a region that was not lent; the connection is closed")
+            region, memory = found, found.input_at(request.body_offset, request.body_bytes)
+        self._running.add(request_id)
+        region.calls += 1
+        self._start(self._serve(request, Body(layout, memory), region, head.note))
+
+    async def _serve(self, request: RequestFrame, body: Body, region: NodeRegion, reply_region: int) -> None:
+        request_id = RequestId(request.client_id, request.request_no)
+        try:
+            answer = await self._ask(request, body, region)
+            self._running.discard(request_id)  # before its final frame: the id may come again as soon as that is there
+            self._way_back.reply(request, answer, reply_region, body)
+        except OverspillError as error:
+            self._running.discard(request_id)
+            self._way_back.refuse(request, error, body)
+        except Exception:  # noqa: BLE001 - a bug of ours must still end the caller's wait, with a fate that is true
+            _log.exception("request %s failed in the rdma port", request_id)
+            self._running.discard(request_id)
+            bug = OverspillError("the node's rdma port failed on this request; its log tells why, report it")
+            self._way_back.refuse(request, bug, body)
+        finally:
+            region.calls -= 1
+        if isinstance(body.memory, Lease) and body.memory.slot.writers:
+            await self._release_later(body.memory, region)
+        self._look_empty(region)
+
+    async def _ask(self, request: RequestFrame, body: Body, region: NodeRegion) -> Answer:
+        now = time.monotonic()
+        self._kept.acknowledge(request.ack_no, now)
+        kept = self._kept.find(request.request_no)
+        if kept is not None:
+            return kept
+        facts = self._facts
+        if request.node_epoch not in {0, facts.node_epoch}:
+            raise StaleEpoch(
+                f"node {facts.node_id} lives its epoch {facts.node_epoch}, not {request.node_epoch}; open it again"
+            )
+        if len(self._running) > TASKS_MAX:
+            raise QueueFull(f"{TASKS_MAX} requests of this caller are here already; send fewer at once")
+        call = Call(
+            RequestId(request.client_id, request.request_no), request.model, body, request.ack_no, request.priority,
+            request.attempt, min(request.reply_capacity, self._config.arena_bytes_max),
+        )  # fmt: skip
+        answer = await self._asked(call, Deadline.from_remaining_us(request.budget_us, now), region)
+        self._kept.keep(request.request_no, answer, time.monotonic())
+        return answer
+
+    async def _asked(self, call: Call, deadline: Deadline, region: NodeRegion) -> Answer:
+        """The node's answer; where its arena has no room for the reply, a larger one is made, then kept ones go."""
+        while True:
+            try:
+                return await region.channel.call_async(call, deadline)
+            except ArenaFull as full:
+                size = min(4 * region.arena.nbytes, self._config.arena_bytes_max)
+                newest = self._memory.newest
+                if newest.arena.nbytes > region.arena.nbytes:
+                    region = newest
+                elif size > region.arena.nbytes and not self._lost:
+                    region = await self._larger(size)
+                elif not self._kept.give_up():
+                    raise ResourceExhausted(str(full), full.fate) from None
+
+    async def _larger(self, size: int) -> NodeRegion:
+        larger = await self._memory.add(size)
+        self._way_back.tell(HeadKind.REGION, pack_region(larger.note))
+        return larger
+
+    async def _release_later(self, lease: Lease, region: NodeRegion) -> None:
+        """The final frame is out, and an executor may still read the input: the caller keeps the place until then."""
+        end_s = time.monotonic() + HELD_S
+        still = lease.slot
+        while still.writers and time.monotonic() < end_s and region.channel.alive:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_S)
+        self._way_back.tell(HeadKind.RELEASE, region=region.note.number, note=lease.offset // UNIT_BYTES)
+
+    async def _pong(self, client_id: int, request_no: int) -> None:
+        try:
+            load = await self._memory.newest.channel.ping(Deadline.after(PING_S, time.monotonic()))
+        except NodeLost as error:
+            self.end(str(error))
+        except OverspillError:
+            return  # a node that is silent gives no sign of life, and neither do we for it
+        else:
+            self._way_back.tell(HeadKind.FRAME, encode_pong(client_id, request_no, load))
+
+    # Regions, and the end.
+
+    async def _resize(self, window_bytes: int) -> None:
+        wanted = max(self._config.arena_bytes, 2 << max(window_bytes - 1, 0).bit_length())
+        try:
+            if wanted > self._config.arena_bytes_max:
+                raise ResourceExhausted(f"the rdma port lends a caller {self._config.arena_bytes_max} bytes at most")
+            await self._larger(wanted)
+        except OverspillError as error:
+            self._way_back.tell(HeadKind.REFUSED, str(error).encode()[:512])
+
+    def _look_empty(self, region: NodeRegion) -> None:
+        if self._memory.emptied(region):
+            self._start(self._end_session(region), even_if_lost=True)
+
+    async def _end_session(self, region: NodeRegion) -> None:
+        """Kept replies may lie in its arena: it ends when none of that time is left."""
+        end_s = time.monotonic() + HELD_S
+        while len(self._kept) and time.monotonic() < end_s:  # noqa: ASYNC110 - there is no hurry
+            await asyncio.sleep(LOOK_S)
+        region.channel.close(Deadline(time.monotonic()))
+
+    async def _run_out(self) -> None:
+        """What runs comes to its end, and kept replies stay for as long as the caller may ask for them elsewhere."""
+        end_s = time.monotonic() + HELD_S
+        me = asyncio.current_task()
+        while time.monotonic() < end_s and (len(self._kept) or any(task is not me for task in self._tasks)):
+            self._kept.acknowledge(0, time.monotonic())
+            await asyncio.sleep(LOOK_S)
+        self.bury()
+
+    def _start(self, work: Coroutine[None, None, None], *, even_if_lost: bool = False) -> None:
+        if self._lost and not even_if_lost:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
