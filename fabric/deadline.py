@@ -9,10 +9,11 @@ clock: `now` is always passed in, in seconds of the monotonic clock of the proce
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from fabric.errors import InvalidArgument
 
-TIMEOUT_MAX_S = 86_400.0
+TIMEOUT_MAX_S: Final = 86_400.0
 """A day: no request of this field waits longer, and a larger number is most likely milliseconds meant as seconds."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -69,7 +69,7 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.BF16: np.dtype("<u2"),
     DType.BYTES: np.dtype(np.uint8),
 }
-_FLOATS = frozenset({DType.FP16, DType.FP32, DType.FP64, DType.BF16})
+_FLOATS: Final = frozenset({DType.FP16, DType.FP32, DType.FP64, DType.BF16})
 _FROM_NUMPY: dict[np.dtype[Any], DType] = {
     dtype: name for name, dtype in _NUMPY.items() if name not in (DType.BF16, DType.BYTES)
 }

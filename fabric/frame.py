@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Final
 from zlib import crc32
 
 from fabric.errors import Fate, ProtocolError, ReplyTooLarge, from_wire
@@ -42,21 +43,27 @@ __all__ = [
     "decode_request", "encode_error", "encode_reply", "encode_request", "pack_request", "read_request",
 ]  # fmt: skip
 
-NO_SLOT = (1 << 64) - 1
-MAYBE_SECOND = 1
+NO_SLOT: Final = (1 << 64) - 1
+MAYBE_SECOND: Final = 1
 """Flag of an ERROR: an executor died as it answered, so its caller may have an answer, and then drops this one."""
-_FLAGS_AT = 10
+_FLAGS_AT: Final = 10
 
-_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT = "QQQQQQIHBB", "QQQQQIIIII", "QQQQQHBBI"
-_REQUEST, _REPLY, _ERROR = (struct.Struct("<" + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT))
+_REQUEST_FORMAT: Final = "QQQQQQIHBB"
+_REPLY_FORMAT: Final = "QQQQQIIIII"
+_ERROR_FORMAT: Final = "QQQQQHBBI"
+_REQUEST: Final = struct.Struct("<" + _REQUEST_FORMAT)
+_REPLY: Final = struct.Struct("<" + _REPLY_FORMAT)
+_ERROR: Final = struct.Struct("<" + _ERROR_FORMAT)
 # Header and fixed part in one: packing them together costs a third less.
-_WHOLE_REQUEST, _WHOLE_REPLY, _WHOLE_ERROR = (
-    struct.Struct(CHECKED_FORMAT + part) for part in (_REQUEST_FORMAT, _REPLY_FORMAT, _ERROR_FORMAT)
-)
-_SEALED_REQUEST = struct.Struct(HEADER_FORMAT + _REQUEST_FORMAT)
-_SEALED_REPLY = struct.Struct(HEADER_FORMAT + _REPLY_FORMAT)
-_SEALED_REPLY_BYTES = _SEALED_REPLY.size
-_REQUEST_KIND, _REPLY_KIND, _ERROR_KIND = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.ERROR)
+_WHOLE_REQUEST: Final = struct.Struct(CHECKED_FORMAT + _REQUEST_FORMAT)
+_WHOLE_REPLY: Final = struct.Struct(CHECKED_FORMAT + _REPLY_FORMAT)
+_WHOLE_ERROR: Final = struct.Struct(CHECKED_FORMAT + _ERROR_FORMAT)
+_SEALED_REQUEST: Final = struct.Struct(HEADER_FORMAT + _REQUEST_FORMAT)
+_SEALED_REPLY: Final = struct.Struct(HEADER_FORMAT + _REPLY_FORMAT)
+_SEALED_REPLY_BYTES: Final = _SEALED_REPLY.size
+_REQUEST_KIND: Final = int(Kind.REQUEST)
+_REPLY_KIND: Final = int(Kind.REPLY)
+_ERROR_KIND: Final = int(Kind.ERROR)
 
 
 def pack_request(  # noqa: PLR0917 - one argument per field of the frame, in its order

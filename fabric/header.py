@@ -12,15 +12,15 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import final
+from typing import Final, final
 from zlib import crc32
 
 from fabric.errors import InvalidArgument, ProtocolError, VersionMismatch
 
-MAGIC = b"OVSP"
-VERSION = 1
-VERSION_OLDEST = 1
-FRAME_BYTES_MAX = 64 * 1024
+MAGIC: Final = b"OVSP"
+VERSION: Final = 1
+VERSION_OLDEST: Final = 1
+FRAME_BYTES_MAX: Final = 64 * 1024
 """Fits one SOCK_SEQPACKET message under the kernel's default send buffer (208 KiB) with room for several in flight."""
 
 
@@ -40,16 +40,16 @@ class Kind(IntEnum):
     DONE = 11  # executor to node: the final frame of a task, wrapped
 
 
-HEADER_FORMAT = "<4sIBBHIQQQ"
+HEADER_FORMAT: Final = "<4sIBBHIQQQ"
 """Magic, the checksum of all that follows it, and what `CHECKED_FORMAT` names."""
-_HEADER = struct.Struct(HEADER_FORMAT)
-HEADER_BYTES = _HEADER.size  # 40
-_UNCHECKED = struct.Struct("<4sI")  # the header's first part: magic, and the checksum of all that follows it
-CRC_FROM = _UNCHECKED.size
-CHECKED_FORMAT = "<BBHIQQQ"
+_HEADER: Final = struct.Struct(HEADER_FORMAT)
+HEADER_BYTES: Final = _HEADER.size  # 40
+_UNCHECKED: Final = struct.Struct("<4sI")  # the header's first part: magic, and the checksum of all that follows it
+CRC_FROM: Final = _UNCHECKED.size
+CHECKED_FORMAT: Final = "<BBHIQQQ"
 """The rest of it: version, kind, flags, bytes of the frame, client id, request number, bytes of the body."""
-_CHECKED = struct.Struct(CHECKED_FORMAT)
-_KINDS = {int(kind): kind for kind in Kind}
+_CHECKED: Final = struct.Struct(CHECKED_FORMAT)
+_KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 @final

@@ -13,19 +13,20 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Final
 
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument, ProtocolError
 
-ALIGN_BYTES = 64
-TENSORS_MAX = 256
+ALIGN_BYTES: Final = 64
+TENSORS_MAX: Final = 256
 """More inputs than any published model of the field; Triton sets no limit, we bound every table."""
-NDIM_MAX = 32
-NAME_BYTES_MAX = 255
-BODY_BYTES_MAX = 1 << 40
+NDIM_MAX: Final = 32
+NAME_BYTES_MAX: Final = 255
+BODY_BYTES_MAX: Final = 1 << 40
 
-_COUNT = struct.Struct("<HxxQ")  # tensors, body bytes
-_TENSOR = struct.Struct("<BBBxxxxxQQ")  # bytes of the name, dtype, dimensions, offset, bytes
+_COUNT: Final = struct.Struct("<HxxQ")  # tensors, body bytes
+_TENSOR: Final = struct.Struct("<BBBxxxxxQQ")  # bytes of the name, dtype, dimensions, offset, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Layout:
     encoded: bytes
 
 
-EMPTY = Layout((), (), 0, _COUNT.pack(0, 0))
+EMPTY: Final = Layout((), (), 0, _COUNT.pack(0, 0))
 
 
 @lru_cache(maxsize=4096)

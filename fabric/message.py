@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fabric.errors import InvalidArgument
 from fabric.layout import Layout, TensorSpec, layout_of
 from fabric.memory.lease import Lease, tensor_view
 
-SMALL_BODY_BYTES = 64 * 1024
+SMALL_BODY_BYTES: Final = 64 * 1024
 """Bodies below this are copied (64 KiB: about 2 us) instead of leased: cheaper than the accounting of a slot."""
 
 

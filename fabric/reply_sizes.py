@@ -8,12 +8,12 @@ A reply that is larger than the room given for it costs one more round trip. Thi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fabric.transport import Call
 
-_LEARNED_MAX = 4096
+_LEARNED_MAX: Final = 4096
 
 
 class ReplySizes:  # mutable: learns

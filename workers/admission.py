@@ -10,7 +10,7 @@ when it has little left to do. This module never sends and never reads a clock. 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import DeadlineExceeded, Draining, Fate, InvalidArgument, ModelBroken, QueueFull, UnknownModel
 from fabric.frame import NO_SLOT
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
     from fabric.frame import RequestFrame
 
-NODE_QUEUE_MAX = 4096
+NODE_QUEUE_MAX: Final = 4096
 """Waiting requests of all models together: at the small end of 100 us each, 0.4 s of work."""
-DEFAULT_LEVEL = 128
+DEFAULT_LEVEL: Final = 128
 """Where a request of priority 0 (not given) stands. As in Triton 1 is the highest; 255 is the lowest here."""
-SLOT_ALIGN = 64
+SLOT_ALIGN: Final = 64
 """Bodies and replies start at such a multiple, so that the tensors in them do too."""
-IN_HAND_MAX = 8
-IN_HAND_WORK_US = 1000
+IN_HAND_MAX: Final = 8
+IN_HAND_WORK_US: Final = 1000
 """An executor gets another task while it has less than this to do: enough that it never waits for the node's loop
 (about 100 us when the machine is busy), little enough that a cancel or an urgent request finds the queue here."""
-IN_HAND_STALE_S = 0.005
+IN_HAND_STALE_S: Final = 0.005
 """An executor that has ended nothing for so long gets no more, whatever was estimated: it is at something slow, and
 what is put behind that can neither be cancelled nor go to another one."""
 
-_SPARE = 64
+_SPARE: Final = 64
 """So many entries of jobs that left early are not worth a look at all of them."""
-RESENDS_MAX = 64
+RESENDS_MAX: Final = 64
 """Kept replies that wait for one executor to send them again: they stand in no queue, so their number is bounded."""
 
 

@@ -10,21 +10,21 @@ were kept are sent again from where they lie; this module keeps frames, never te
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from fabric.errors import DuplicateRequest, Fate, ResourceExhausted
 
 if TYPE_CHECKING:
     from workers.job import Job
 
-FINISHED_MAX = 4096
-FINISHED_BYTES_MAX = 4 << 20
+FINISHED_MAX: Final = 4096
+FINISHED_BYTES_MAX: Final = 4 << 20
 """Of frames per client: a kibibyte for each of 4096, though one frame may have 64."""
-FINISHED_KEPT_S = 60.0
-SPENT_MAX = 65_536
+FINISHED_KEPT_S: Final = 60.0
+SPENT_MAX: Final = 65_536
 """Numbers without frames, per client: half a megabyte at most. Past it, older ids are refused by their order."""
-CLIENTS_MAX = 4096
-CLIENT_KEPT_S = 600.0
+CLIENTS_MAX: Final = 4096
+CLIENT_KEPT_S: Final = 600.0
 """A client that was silent this long and has nothing running is forgotten: its retries are long over."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from workers.backends.base import Backend
     from workers.modelconfig import ModelConfig
 
-PLANS_MAX = 1024
-ELEMENTS_MAX = 1 << 48
+PLANS_MAX: Final = 1024
+ELEMENTS_MAX: Final = 1 << 48
 """Of an empty tensor too: numpy multiplies dimensions up before it looks whether one of them is 0."""
 
 

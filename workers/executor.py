@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from typing import Final
 
 from fabric.errors import (
     DeadlineExceeded,
@@ -61,12 +62,12 @@ from workers.keep import KeptReply, ReplyKeep
 from workers.lifeline import end_with
 from workers.repository import read_repository
 
-HEARTBEAT_S = 0.1
-SMALL_REPLY_BYTES = 64 * 1024
+HEARTBEAT_S: Final = 0.1
+SMALL_REPLY_BYTES: Final = 64 * 1024
 """Replies below this are kept in our own memory (2 us at most); a caller of larger ones keeps the slot as it is until
 the request is acknowledged."""
-LAPSE_NS = 5_000_000_000
-GC_THRESHOLD = 50_000
+LAPSE_NS: Final = 5_000_000_000
+GC_THRESHOLD: Final = 50_000
 """New containers before the collector looks at them, 700 by default: a request makes about ten."""
 
 

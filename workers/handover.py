@@ -20,23 +20,23 @@ from fabric.frame import Load
 TASK_MAGIC: Final = b"OTSK"
 DONE_MAGIC: Final = b"ODNE"
 CONTROL_MAGIC: Final = b"OCTL"
-MAGIC_BYTES = 4
+MAGIC_BYTES: Final = 4
 
-_TASK = struct.Struct("<4sHHQIIQQQQQ")
-TASK_BYTES = _TASK.size  # 64
+_TASK: Final = struct.Struct("<4sHHQIIQQQQQ")
+TASK_BYTES: Final = _TASK.size  # 64
 assert TASK_BYTES == 64, "fabric/local/sockets.py leaves this much room before a frame"
-_DONE = struct.Struct("<4sIQQ")
-DONE_BYTES = _DONE.size
+_DONE: Final = struct.Struct("<4sIQQ")
+DONE_BYTES: Final = _DONE.size
 
-RESEND = 1
+RESEND: Final = 1
 """Flag of a task: send the kept reply of this request again; do not run it."""
-DELIVERED = 1
+DELIVERED: Final = 1
 """Flag of an answer: the tenant has it already."""
-KEPT = 2
+KEPT: Final = 2
 """Flag of an answer: the executor holds the reply and can send it again."""
-RAN = 4
+RAN: Final = 4
 """Flag of an answer: the model's code ran, so `compute_us` says how long."""
-_GARBLED = "wrote what is no message to its node; look which of its models writes to descriptors of others"
+_GARBLED: Final = "wrote what is no message to its node; look which of its models writes to descriptors of others"
 
 
 @final
@@ -151,7 +151,10 @@ def decode_control(message: bytes) -> Control:
         raise ProtocolError(_GARBLED) from None
 
 
-_HEARTBEAT, _RUNNING, _BEGAN, _ANSWERED = range(4)
+_HEARTBEAT: Final = 0
+_RUNNING: Final = 1
+_BEGAN: Final = 2
+_ANSWERED: Final = 3
 
 
 class SharedPage:  # mutable: words of memory that two processes map

@@ -10,14 +10,14 @@ never sends and reads no clock. Read `workers/executor.py` next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
-KEPT_S = 60.0
-KEPT_PER_CLIENT_MAX = 4096
-OWN_BYTES_MAX = 256 << 20
+KEPT_S: Final = 60.0
+KEPT_PER_CLIENT_MAX: Final = 4096
+OWN_BYTES_MAX: Final = 256 << 20
 """What replies in our own memory take together. The newest is kept whatever its size: one that did not fit its slot is
 asked for again at once, with a larger one."""
-LEAVING_BYTES_MAX = 64 << 20
+LEAVING_BYTES_MAX: Final = 64 << 20
 """What is copied when a tenant leaves: some 10 ms, which other tenants' requests wait for."""
 
 

@@ -8,7 +8,7 @@ cancelled or lost, else from the executor that ran it. What is decided about it 
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.deadline import TIMEOUT_MAX_S
 from fabric.errors import (
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from workers.crew import Crew
     from workers.handover import Loaded
 
-ATTACHED_MAX = 8
+ATTACHED_MAX: Final = 8
 """Sockets that wait for one running id beside the first; a client that asks more often has lost count."""
-LAPSE_S = 5.0
-_RESENDS = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
+LAPSE_S: Final = 5.0
+_RESENDS: Final = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
 
 
 class Reception:  # mutable: the node's requests

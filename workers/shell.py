@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fabric.errors import ProtocolError
 from workers.child import Child, Settings
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from workers.job import Job
 
 _log = logging.getLogger(__name__)
-LOAD_DEATHS_MAX = 2
-DEAF_MAX_S = 0.25
+LOAD_DEATHS_MAX: Final = 2
+DEAF_MAX_S: Final = 0.25
 """A process that ends closes its socket first, and an interpreter takes some time to end."""
 
 

@@ -7,7 +7,7 @@ that was given for it. This module never touches a socket. Read `fabric/local/po
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ArenaFull, Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
 from fabric.frame import ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from fabric.memory.slots import Slot
     from fabric.message import RequestId
 
-_SMALL_SHARE = 256
+_SMALL_SHARE: Final = 256
 """A small slot takes at most this part of its arena, so that a hundred sockets leave half of a small arena free."""
-GROWTHS_MAX = 4
+GROWTHS_MAX: Final = 4
 """How often one attempt may be told that its reply needs more room. Once is the rule; a batch may grow it again."""
-_LOCAL = WireName.LOCAL  # to look a member up in its enum costs 50 ns
+_LOCAL: Final = WireName.LOCAL  # to look a member up in its enum costs 50 ns
 
 
 def small_slot_bytes(arena: Arena) -> int:

@@ -15,7 +15,7 @@ import select
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import AccessDenied, Fate, OverspillError, ProtocolError, ResourceExhausted
 from fabric.frame import ErrorFrame, Header, Kind, Load, check_header, encode_error
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from fabric.local.reactor import Reactor, Timer
     from fabric.transport import PeerFacts
 
-_NO_LOAD = Load(0, 0, 0, 0)
-_GREETING_S = 0.25
+_NO_LOAD: Final = Load(0, 0, 0, 0)
+_GREETING_S: Final = 0.25
 """Time enough for a HELLO on a crowded machine: our own clients send it right after they connect."""
-_PAUSE_S = 0.1
+_PAUSE_S: Final = 0.1
 """How long accepting rests when the process is out of descriptors: the waiting peers stay in the backlog."""
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from socket import SHUT_RDWR
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import Fate, NodeLost, ResourceExhausted
 from fabric.local.pooled import PooledSocket
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fabric.reply_sizes import ReplySizes
     from fabric.transport import Answer, Call
 
-_LOOK_S = 0.05
+_LOOK_S: Final = 0.05
 """How often a thread that waits for a socket looks at the zombies: far below any timeout, far above its cost."""
 
 

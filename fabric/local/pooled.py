@@ -11,7 +11,7 @@ import select
 import time
 from contextlib import suppress
 from socket import MSG_DONTWAIT, MSG_NOSIGNAL
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge
 from fabric.frame import FRAME_BYTES_MAX, NO_SLOT, Kind, bare_frame, pack_request
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from fabric.reply_sizes import ReplySizes
     from fabric.transport import Answer, Call
 
-_SEND = MSG_DONTWAIT | MSG_NOSIGNAL
-_RECEIVE_BYTES = FRAME_BYTES_MAX + 1
-_GONE = "the node closed the connection"
-LOST_FRAME_S = 5.0
+_SEND: Final = MSG_DONTWAIT | MSG_NOSIGNAL
+_RECEIVE_BYTES: Final = FRAME_BYTES_MAX + 1
+_GONE: Final = "the node closed the connection"
+LOST_FRAME_S: Final = 5.0
 """Longer than most requests that were given up still run: to ask for one that does costs its socket."""
 
 

@@ -13,12 +13,12 @@ import os
 import select
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EVENTS_MAX = 256
+EVENTS_MAX: Final = 256
 """Ready descriptors taken in one turn: they share the cost of the system call, and timers still stay true."""
 
 

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ProtocolError
 from fabric.frame import FRAME_BYTES_MAX
@@ -20,20 +20,20 @@ from fabric.frame import FRAME_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PREFIX_BYTES_MAX = 64
+PREFIX_BYTES_MAX: Final = 64
 """What the node and its executors put before a frame (64 bytes for a task, see docs/protocol.md)."""
-MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + PREFIX_BYTES_MAX
-DESCRIPTORS_MAX = 4
+MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX + PREFIX_BYTES_MAX
+DESCRIPTORS_MAX: Final = 4
 """More than any message of the protocol carries (one); Linux itself allows 253."""
 
 # Plain integers, once: the flags of the socket module are enums, whose `|` costs 0.4 us each time.
-_SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_RECEIVE = int(socket.MSG_DONTWAIT)
-_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
-_FD_BYTES = array.array("i").itemsize
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
-_CONTROL_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * _FD_BYTES)
+_SEND: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_RECEIVE: Final = int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
+_CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_FD_BYTES: Final = array.array("i").itemsize
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
+_CONTROL_BYTES: Final = socket.CMSG_SPACE(DESCRIPTORS_MAX * _FD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,16 @@ import mmap
 import os
 from collections import deque
 from threading import Lock
+from typing import Final
 
 from fabric.errors import ConfigError, ProtocolError, ResourceExhausted
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot, SlotTable
 
-ARENA_BYTES_DEFAULT = 1 << 30
+ARENA_BYTES_DEFAULT: Final = 1 << 30
 """Address space, not memory: pages come when they are first written. One request of 256 MiB each way, or thirty of
 16 MiB, since slots are powers of two and no single one may take the whole."""
-ARENA_BYTES_MAX = 1 << 40
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+ARENA_BYTES_MAX: Final = 1 << 40
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Arena:  # mutable: owns a mapping and a table of loans

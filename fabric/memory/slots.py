@@ -19,10 +19,11 @@ are there and warm), and halves are joined only when nothing fits. This module n
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from fabric.errors import ArenaFull
 
-SLOT_BYTES_MIN = 4096
+SLOT_BYTES_MIN: Final = 4096
 """One page: smaller slots would share a page, so that a hole in one would be a hole in its neighbour."""
 
 
