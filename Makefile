@@ -16,7 +16,26 @@ PYTHON ?=
 # The stamp's name holds what the environment was made from: a switch of branch and back needs no network.
 STAMP := $(VENV)/.setup-$(shell (pwd; cat pyproject.toml constraints.txt) | sha256sum | cut -c1-16)
 
-.PHONY: help setup test test-long test-long-clean lint format types imports bench hw demo clean
+PACKAGES := discovery drills examples fabric frontdoor overspill router workers
+COMPILED := .cache/compiled
+# These cross processes; what runs in the tests' own process alone is the same code in both builds.
+PASSES_A_WIRE := tests/contract/test_bytes.py tests/contract/test_calls.py tests/contract/test_death.py tests/integration/test_router_failures.py
+# The compiled package comes first and the checkout, which has the tests, after it; children inherit both.
+WITH_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR)
+
+# A shell function that recipes begin with.
+define INSTALL_SYSTEM
+install_system() {
+    command -v apt-get >/dev/null || { echo "setup: install $$* with your system's package manager, then run make again" >&2; exit 1; }
+    as_root=""
+    [ "$$(id -u)" = 0 ] || as_root=sudo
+    echo "setup: installing $$* (once)"
+    $$as_root apt-get update -qq
+    $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@" >/dev/null
+}
+endef
+
+.PHONY: help setup compiled test test-compiled test-long test-long-clean lint format types imports bench hw demo clean
 
 help:  ## list the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | expand -t 18
@@ -31,14 +50,7 @@ $(STAMP):
 			if usable "$$name"; then command -v "$$name"; return; fi
 		done
 	}
-	install_system() {
-		command -v apt-get >/dev/null || { echo "setup: install $$* with your system's package manager, then run make again" >&2; exit 1; }
-		as_root=""
-		[ "$$(id -u)" = 0 ] || as_root=sudo
-		echo "setup: installing $$* (once)"
-		$$as_root apt-get update -qq
-		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@" >/dev/null
-	}
+	$(INSTALL_SYSTEM)
 	python=$$(find_python)
 	if [ -z "$$python" ] && ! command -v python3 >/dev/null; then
 		install_system python3 python3-venv
@@ -86,8 +98,28 @@ types: $(STAMP)  ## mypy --strict
 imports: $(STAMP)  ## imports point one way (import-linter)
 	@$(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: $(STAMP)  ## benchmarks: a table, and JSON under .bench/
-	@$(PY) -m tests.benchmarks $(ARGS)
+compiled: $(STAMP)  ## the package with its hot modules compiled by mypyc, under .cache/compiled
+	@start=$$SECONDS
+	stamp=$(COMPILED)/.made-$$(find $(PACKAGES) setup.py pyproject.toml -name '*.py' -o -name '*.toml' | sort | xargs cat | sha256sum | cut -c1-16)
+	if [ -e "$$stamp" ]; then exit 0; fi
+	$(INSTALL_SYSTEM)
+	headers=$$($(PY) -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
+	command -v gcc >/dev/null || install_system gcc libc6-dev
+	[ -e "$$headers/Python.h" ] || install_system "$$($(PY) -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')"
+	echo "compiled: the hot modules are compiled (about a minute)"
+	rm -rf $(COMPILED) .cache/wheel build
+	pip="$(PY) -m pip --disable-pip-version-check --no-input"
+	OVERSPILL_COMPILE=1 $$pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .cache/wheel .
+	$$pip install --quiet --no-deps --target $(COMPILED) .cache/wheel/overspill-*.whl
+	rm -rf .cache/wheel build
+	touch "$$stamp"
+	echo "compiled: ready in $$((SECONDS - start)) s"
+
+test-compiled: compiled  ## the tests of what passes a wire, over the compiled modules
+	@$(WITH_COMPILED) $(PY) -m pytest -m 'not long and not hw' $(or $(ARGS),$(PASSES_A_WIRE))
+
+bench: compiled  ## benchmarks of the compiled package: a table, and JSON under .bench/; `PLAIN=1` takes plain Python
+	@$(if $(PLAIN),,$(WITH_COMPILED)) $(PY) -m tests.benchmarks $(ARGS)
 
 hw: $(STAMP)  ## the tests that need a GPU or an RDMA NIC
 	@$(PY) -m pytest -m hw $(ARGS)

@@ -15,7 +15,9 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from fabric import frame
 from tests.benchmarks import local, rpc_probe
 from tests.benchmarks.calibrators import doorbell, memcpy_us
 from tests.benchmarks.table import Goal, as_json, as_text, medians
@@ -46,9 +48,11 @@ def main() -> int:
         figures += triton(args.triton, rounds, seconds)
     found = medians(figures)
     goals = judge(found)
+    facts = machine()
+    print(f"hot path: {facts['hot_path']}; load {facts['load'][0]:.1f} on {facts['cores']} cores\n")
     print(as_text(found, goals))
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps({"machine": machine(), **as_json(found, goals)}, indent=2), encoding="utf-8")
+    args.json.write_text(json.dumps({"machine": facts, **as_json(found, goals)}, indent=2), encoding="utf-8")
     print(f"\n{args.json}")
     return 0
 
@@ -115,12 +119,13 @@ def judge(found: Found) -> list[Goal]:
     ]
 
 
-def machine() -> dict[str, object]:
+def machine() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
+        "hot_path": "plain Python" if str(frame.__file__).endswith(".py") else "compiled",
     }
 
 
