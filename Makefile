@@ -16,7 +16,7 @@ PYTHON ?=
 # The stamp's name holds what the environment was made from: a switch of branch and back needs no network.
 STAMP := $(VENV)/.setup-$(shell (pwd; cat pyproject.toml constraints.txt) | sha256sum | cut -c1-16)
 
-PACKAGES := discovery drills examples fabric frontdoor overspill router workers
+PACKAGES := $(wildcard discovery drills examples fabric frontdoor overspill router workers)
 COMPILED := .cache/compiled
 # These cross processes; what runs in the tests' own process alone is the same code in both builds.
 PASSES_A_WIRE := tests/contract/test_bytes.py tests/contract/test_calls.py tests/contract/test_death.py tests/integration/test_router_failures.py
