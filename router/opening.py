@@ -11,15 +11,18 @@ import asyncio
 import secrets
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from discovery.registry import open_registry
 from fabric.deadline import Deadline
+from fabric.errors import OverspillError
 from fabric.link.link import Link
 from fabric.link.loop import LoopThread
 from fabric.memory.arena import Arena
+from fabric.rdma.engine import Engine
 from router.config import RouterConfig
 from router.core import Core
 from router.links import Links
@@ -30,13 +33,17 @@ if TYPE_CHECKING:
     from discovery.instance import Instance
     from router.workers import WorkerLink
 
+ENGINE_CLOSE_S = 3.0
+"""Twice what connections need to come to their end."""
+
 
 class Opened:
     """The parts of one router that is open."""
 
-    def __init__(self, core: Core, links: Links, background: LoopThread) -> None:
+    def __init__(self, core: Core, links: Links, background: LoopThread, engine: Engine) -> None:
         self.core = core
         self.background = background
+        self._engine = engine
         self._links = links
         self._forgotten: weakref.finalize[..., object] | None = None
 
@@ -52,7 +59,14 @@ class Opened:
         self.core.close()
         self.core.wait_idle(self.core.config.close_timeout_s)
         self._end_links()
+        with suppress(
+            OverspillError, TimeoutError
+        ):  # it is closed already, or too busy: the device goes with the process
+            self.background.submit(self._close_engine()).result(ENGINE_CLOSE_S)
         self.background.close()
+
+    async def _close_engine(self) -> None:
+        self._engine.close()
 
     def _end_links(self) -> None:
         for link in self.core.let_go():
@@ -70,6 +84,7 @@ class Opened:
         self._links.end_watch()
         self.core.close()
         self._end_links()
+        self._engine.close()
         self.background.close()
 
 
@@ -84,7 +99,8 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
     dice = Random(config.seed)  # noqa: S311 - hides nothing
     core = Core(secrets.randbits(64) or 1, config, arena, dice, time.monotonic)
     background = LoopThread()
-    links = Links(core, background, _opener(core, background, arena))
+    engine = Engine(background.loop, config.link.rdma_config)  # opens no device before a node offers rdma
+    links = Links(core, background, _opener(core, background, arena, engine))
     try:
         links.start(registry)
     except BaseException:  # whatever it was, the thread must not outlive it
@@ -92,13 +108,13 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
         arena.close_fd()
         raise
     links.wait_dialled(end.remaining_s(time.monotonic()))
-    return Opened(core, links, background)
+    return Opened(core, links, background, engine)
 
 
 def _opener(
-    core: Core, background: LoopThread, arena: Arena
+    core: Core, background: LoopThread, arena: Arena, engine: Engine
 ) -> Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]]:
-    link_config = replace(core.config.link, arena=arena, seed=core.rng.getrandbits(32))
+    link_config = replace(core.config.link, arena=arena, engine=engine, seed=core.rng.getrandbits(32))
 
     def open_in_thread(instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
         link = Link.connect(

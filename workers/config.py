@@ -12,7 +12,8 @@ from pathlib import Path
 from fabric.errors import ConfigError
 
 EXECUTORS_MAX = 64
-WIRES = ("local", "rpc")
+WIRES = ("local", "rdma", "rpc")
+WIRES_DEFAULT = ("local", "rpc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class NodeConfig:
     """Name in the registry; empty makes one of the host name and a random tail."""
     devices: str = "cpu:1"
     """One executor for each: `cpu:N` is N of them."""
-    wires: tuple[str, ...] = WIRES
+    wires: tuple[str, ...] = WIRES_DEFAULT
     listen: str = "127.0.0.1:0"
     """Address of the rpc wire; port 0 takes any free one."""
     tls_cert: str = ""
@@ -35,6 +36,12 @@ class NodeConfig:
     tls_ca: str = ""
     rpc_token: str = ""
     """A secret that every caller of the rpc wire must show; empty asks for none."""
+    rdma_device: str = ""
+    """The RDMA device to use, such as mlx5_0; empty takes the best one."""
+    rdma_gid_index: int = -1
+    """Its entry in the table of addresses; negative takes the best one."""
+    pinned_bytes_max: int = 0
+    """Memory that may be pinned for RDMA peers; 0 takes a quarter of the machine's. Who finds no room stays on rpc."""
     runtime_dir: str = ""
     """Folder for the local wire's socket; empty makes a private one, which goes with the node."""
     drain_s: float = 20.0
@@ -53,6 +60,8 @@ class NodeConfig:
             raise ConfigError("no model repository is given; say --models DIR")
         if not self.wires or not set(self.wires) <= set(WIRES):
             raise ConfigError(f"wires are {', '.join(self.wires) or 'none'}; give some of {', '.join(WIRES)}")
+        if "rdma" in self.wires and "rpc" not in self.wires:
+            raise ConfigError("rdma is agreed upon over rpc, and falls back to it; give both, as in --wires rdma,rpc")
         if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_ca and not self.tls_cert):
             raise ConfigError("TLS needs both tls_cert and tls_key, and tls_ca only beside them; give the missing file")
         for name, least in (("drain_s", 0), ("queue_max", 1), ("tenants_max", 1), ("threads_per_executor", 0)):

@@ -27,7 +27,7 @@ from workers.admission import Admission, ExecutorDesk, ModelQueue
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
 from workers.child import Settings
 from workers.crew import Crew
-from workers.port_keeper import PortKeeper, PortSettings
+from workers.ports import Ports
 from workers.presence import Presence
 from workers.reception import Reception
 from workers.repository import facts_of, read_repository
@@ -140,14 +140,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         )
         return Crew(self._reactor, shells)
 
-    def _make_port(self) -> PortKeeper:
-        config = self._config
-        host, port = config.rpc_host_port
-        settings = PortSettings(
-            host, port, config.rpc_token, config.tls_cert, config.tls_key, config.tls_ca, config.arena_bytes_max,
-            self._socket_path, self._node_id, self._epoch,
-        )  # fmt: skip
-        return PortKeeper(self._reactor, settings, self)
+    def _make_port(self) -> Ports:
+        return Ports(self._reactor, self._config, self._socket_path, self._node_id, self._epoch, self)
 
     def _models_to_load(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self._entries if entry.name not in self._refused)
@@ -186,6 +180,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             local=self._socket_path if "local" in self._config.wires else "",
             rpc=f"{public_host(host)}:{port}" if port else "",
             rpc_tls=bool(self._config.tls_cert),
+            rdma=self._port.rdma if self._port is not None and port else "",
             devices=tuple(f"cpu:{desk.number}" for desk in self._admission.desks),
             models=models,
         )

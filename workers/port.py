@@ -20,6 +20,7 @@ from fabric.rpc_fallback.config import RpcServerConfig, TlsFiles
 from fabric.rpc_fallback.server import RpcServer
 from fabric.transport import PeerFacts
 from workers.lifeline import end_with
+from workers.offer import bring_offer
 
 if TYPE_CHECKING:
     from fabric.transport import Channel
@@ -43,7 +44,10 @@ def serve(settings: dict[str, Any]) -> None:
         deadline = Deadline.after(OPEN_TIMEOUT_S, time.monotonic())
         return LocalChannel.open(path, client_id, deadline, arena_bytes, (facts.node_id, facts.node_epoch))
 
-    server = RpcServer(config, open_channel, facts)
+    def bootstrap(client_id: int, offer: bytes, timeout_s: float) -> bytes:
+        return bring_offer(path, client_id, offer, timeout_s)
+
+    server = RpcServer(config, open_channel, facts, bootstrap if settings["rdma"] else None)
     try:
         _say({"port": server.start(ready=settings["ready"])})
         for line in sys.stdin:

@@ -51,6 +51,25 @@ class PortSettings:
     grace_s: float = GRACE_S
     parent_pid: int = 0
     ready: bool = False
+    rdma: bool = False
+    """Whether offers of RDMA have a port to go to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPortSettings:
+    """What the rdma port's process is told. `port` and `ready` mean nothing to it."""
+
+    socket: str
+    node_id: str
+    node_epoch: int
+    device: str
+    gid_index: int
+    pinned_bytes_max: int
+    version: int = VERSION
+    grace_s: float = GRACE_S
+    parent_pid: int = 0
+    port: int = 0
+    ready: bool = False
 
 
 class PortOwner(Protocol):
@@ -64,10 +83,13 @@ class PortOwner(Protocol):
 
 
 class PortKeeper:  # mutable: owns the process
-    """The port of one node. `port` is its number while it serves, else 0."""
+    """A port of one node. `port` is its number while it serves, else 0; `name` is what an rdma port serves on, empty
+    while it has no device."""
 
-    def __init__(self, reactor: Reactor, settings: PortSettings, owner: PortOwner) -> None:
+    def __init__(self, reactor: Reactor, settings: PortSettings | RdmaPortSettings, owner: PortOwner) -> None:
         self.port = 0
+        self.name = ""
+        self._is_rdma = isinstance(settings, RdmaPortSettings)
         self._reactor = reactor
         self._settings = settings
         self._owner = owner
@@ -81,6 +103,10 @@ class PortKeeper:  # mutable: owns the process
         self._timer: Timer | None = None
 
     @property
+    def _kind(self) -> str:
+        return "rdma" if self._is_rdma else "rpc"
+
+    @property
     def gone(self) -> bool:
         """Whether there is no process."""
         return self._process is None
@@ -88,7 +114,7 @@ class PortKeeper:  # mutable: owns the process
     def start(self) -> None:
         """Starts the process. Raises OSError when the system cannot give another one."""
         process = subprocess.Popen(  # noqa: S603 - our own module
-            python_module("workers.port"),
+            python_module("workers.rdma_port" if self._is_rdma else "workers.port"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
@@ -150,14 +176,14 @@ class PortKeeper:  # mutable: owns the process
                 self._reactor.remove(self._process.stdout.fileno())
             return
         self._heard += part
-        line, newline, _ = self._heard.partition(b"\n")
-        if newline and not self.port:
-            self._heard = b""
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
             self._understand(json.loads(line))
 
     def _understand(self, answer: dict[str, object]) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self.name = str(answer.get("name", ""))
         if "port" in answer:
             self.port = int(str(answer["port"]))
             self._up_since_s = monotonic()
@@ -168,7 +194,7 @@ class PortKeeper:  # mutable: owns the process
             self._stopping = True
             self._owner.port_failed(from_wire(int(str(answer["code"])), 0, str(answer["error"])))
         else:
-            _log.warning("the rpc port cannot listen again: %s", answer["error"])
+            _log.warning("the %s port cannot listen again: %s", self._kind, answer["error"])
 
     def _exited(self, _events: int) -> None:
         process = self._process
@@ -176,7 +202,7 @@ class PortKeeper:  # mutable: owns the process
         self._hear_rest(process)
         code = process.wait()
         self._release(process)
-        was_up, self.port = bool(self.port), 0
+        was_up, self.port, self.name = bool(self.port), 0, ""
         if self._timer is not None:
             self._timer.cancel()
         if self._stopping:
@@ -184,13 +210,15 @@ class PortKeeper:  # mutable: owns the process
                 self._owner.port_changed()
             return
         if not self._had_port:
-            self._owner.port_failed(Unavailable(f"the rpc port ended with code {code} before it listened; see its log"))
+            self._owner.port_failed(
+                Unavailable(f"the {self._kind} port ended with code {code} before it listened; see its log")
+            )
             return
         if was_up and monotonic() - self._up_since_s >= STABLE_S:
             self._crashes = 0
         self._crashes += 1
         pause_s = min(BACKOFF_FIRST_S * 2 ** (self._crashes - 1), BACKOFF_MAX_S)
-        _log.warning("the rpc port ended with code %d and is started again in %.1f s", code, pause_s)
+        _log.warning("the %s port ended with code %d and is started again in %.1f s", self._kind, code, pause_s)
         if was_up:
             self._owner.port_changed()  # after the reason: the node now says that it is degraded
         self._timer = self._reactor.call_later(pause_s, self._start_again)
@@ -201,7 +229,7 @@ class PortKeeper:  # mutable: owns the process
         try:
             self.start()
         except OSError as error:
-            _log.warning("the rpc port cannot be started and is tried again: %s", error.strerror)
+            _log.warning("the %s port cannot be started and is tried again: %s", self._kind, error.strerror)
             self._timer = self._reactor.call_later(BACKOFF_MAX_S, self._start_again)
 
     def _hear_rest(self, process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from fabric.deadline import Deadline
-from fabric.errors import Fate, NodeLost, OverspillError, StaleEpoch
+from fabric.errors import Fate, NodeLost, OverspillError, StaleEpoch, WireTooSmall
 from fabric.link.moves import Moves
 from fabric.link.table import Event, Role, State
 from fabric.link.wires import wires_to
@@ -140,7 +140,11 @@ class Link:
                     return channel.call(call, deadline)
                 except OverspillError as error:
                     if channel.alive and not isinstance(error, StaleEpoch):
-                        raise
+                        other = wiring.beside(channel) if isinstance(error, WireTooSmall) else None
+                        if other is None:
+                            raise
+                        out[key] = other
+                        return other.call(call, deadline)
                     failure = error
             return Moves(wiring).call_again(call, deadline, channel, failure)
         finally:
@@ -160,7 +164,11 @@ class Link:
                     return await channel.call_async(call, deadline)
                 except OverspillError as error:
                     if channel.alive and not isinstance(error, StaleEpoch):
-                        raise
+                        other = wiring.beside(channel) if isinstance(error, WireTooSmall) else None
+                        if other is None:
+                            raise
+                        out[key] = other
+                        return await other.call_async(call, deadline)
                     failure = error
             return await Moves(wiring).call_again_async(call, deadline, channel, failure)
         finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fabric.host import host_id
 from fabric.link.config import LinkTimes
+from fabric.rdma.config import RdmaConfig
 from fabric.rpc_fallback.config import RpcConfig, TlsFiles
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
+    from fabric.rdma.engine import Engine
     from fabric.transport import Channel
 
     Opener = Callable[[Deadline, tuple[str, int] | None], Channel]
@@ -54,19 +56,26 @@ class Peer(Protocol):
     def rpc_tls(self) -> bool:
         """Whether that port speaks TLS."""
 
+    @property
+    def rdma(self) -> str:
+        """The port that its queue pairs are made on, empty if it has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
     """Settings of a link. `arena` is memory of the caller's own for large replies over rpc; an arena that a node lends
-    is asked to be as large (None: the node's choice). `local` and `rpc` say which wires may be used; `seed` spreads
-    retries.
+    is asked to be as large (None: the node's choice). `local`, `rdma` and `rpc` say which wires may be used; `engine`
+    has this process's RDMA device, and without it there is no rdma; `seed` spreads retries.
     """
 
     times: LinkTimes = field(default_factory=LinkTimes)
     arena: Arena | None = None
     rpc_config: RpcConfig = field(default_factory=RpcConfig)
+    rdma_config: RdmaConfig = field(default_factory=RdmaConfig)
     local: bool = True
+    rdma: bool = True
     rpc: bool = True
+    engine: Engine | None = None
     seed: int = 0
 
 
@@ -80,7 +89,7 @@ class Wires:
 
 def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
     """The wires that lead to `peer` from this host: local only if the peer says that it is here (its HELLO must prove
-    it), rpc if it has a port."""
+    it), rdma if it offers that over its rpc port, rpc if it has one."""
     preferred = fallback = None
     arena_bytes = config.arena.nbytes if config.arena is not None else 0
     if config.local and peer.local and peer.host_id == host_id():
@@ -91,6 +100,8 @@ def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
             rpc = replace(rpc, tls=TlsFiles())  # without an authority this fails, and its error says what to name
         rpc = replace(rpc, arena_bytes=rpc.arena_bytes or arena_bytes)
         fallback = _rpc(peer.rpc, client_id, rpc, config.arena)
+        if preferred is None and config.rdma and config.engine is not None and peer.rdma:
+            preferred = _rdma(peer.rpc, client_id, rpc, config.engine, config.arena)
     return Wires(preferred, fallback)
 
 
@@ -108,5 +119,18 @@ def _rpc(address: str, client_id: int, config: RpcConfig, arena: Arena | None) -
         from fabric.rpc_fallback.channel import RpcChannel
 
         return RpcChannel.open(address, client_id, deadline, config, arena, expect)
+
+    return open_it
+
+
+def _rdma(address: str, client_id: int, config: RpcConfig, engine: Engine, arena: Arena | None) -> Opener:
+    def open_it(deadline: Deadline, expect: tuple[str, int] | None) -> Channel:
+        from fabric.rdma.channel import RdmaChannel
+        from fabric.rpc_fallback.bootstrap import bring_offer
+
+        def bootstrap(offer: bytes, until: Deadline) -> bytes:
+            return bring_offer(address, client_id, config, offer, until)
+
+        return RdmaChannel.open(engine, bootstrap, client_id, deadline, expect, arena)
 
     return open_it

@@ -157,6 +157,10 @@ class Wiring:  # mutable: wires come and go
         if self.peer.node_epoch != ANY_EPOCH:
             self.handle(Event.CLOSE, reason)
 
+    def beside(self, channel: Channel) -> Channel | None:
+        """The other open wire, for a call that this one cannot carry."""
+        return next((one for one in list(self.channels.values()) if one is not channel and one.alive), None)
+
     def role_of(self, channel: Channel) -> Role | None:
         """Which of our wires it is."""
         return next((role for role, one in list(self.channels.items()) if one is channel), None)

@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from fabric.errors import Fate, NodeLost, OverspillError, ResourceExhausted
+from fabric.errors import Draining, Fate, NodeLost, OverspillError, ResourceExhausted
 from fabric.frame import ErrorFrame, Load, encode_error
 from fabric.rdma.channel import ETHERNET
 from fabric.rdma.choice import gid_text, ip_of
@@ -43,7 +43,7 @@ GRACE_S = 3.0
 
 class RdmaListener:  # mutable: its peers come and go
     """Serves the node that `open_channel(client_id, arena_bytes)` reaches, on the engine's loop. `page` is the node's
-    load page as peers may read it."""
+    load page as peers may read it; while `draining`, nobody new is admitted."""
 
     def __init__(
         self, engine: Engine, open_channel: OpenChannel, facts: PeerFacts, page: RegionNote = NO_REGION
@@ -51,7 +51,7 @@ class RdmaListener:  # mutable: its peers come and go
         self._engine, self._open_channel, self._facts, self._page = engine, open_channel, facts, page
         self._peers: set[Serving] = set()
         self._offers: dict[int, list[float]] = {}
-        self._closed = False
+        self._closed = self.draining = False
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -120,8 +120,8 @@ class RdmaListener:  # mutable: its peers come and go
 
     def _check_rate(self, client_id: int) -> None:
         now = time.monotonic()
-        if self._closed:
-            raise NodeLost("the node's rdma port is closing; use another node", Fate.NEVER_RAN)
+        if self._closed or self.draining:
+            raise Draining(f"node {self._facts.node_id} takes no new callers; ask another one")
         if len(self._peers) >= PEERS_MAX:
             raise ResourceExhausted(f"the node's rdma port serves {PEERS_MAX} connections already; stay on rpc")
         recent = [at for at in self._offers.get(client_id, ()) if at > now - 1.0]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from fabric.frame import Load
     from fabric.rpc_fallback.config import RpcServerConfig
+    from fabric.rpc_fallback.service import Bootstrap
     from fabric.transport import Channel, PeerFacts
 
 SWEEP_S = 5.0
@@ -43,9 +44,17 @@ _log = logging.getLogger(__name__)
 
 
 class RpcServer:  # mutable: owns servers and threads
-    """Serves the node that `open_channel(client_id, arena_bytes)` reaches. `facts` are the node's own."""
+    """Serves the node that `open_channel(client_id, arena_bytes)` reaches. `facts` are the node's own; `bootstrap`
+    brings offers to the node's rdma port, if it has one."""
 
-    def __init__(self, config: RpcServerConfig, open_channel: Callable[[int, int], Channel], facts: PeerFacts) -> None:
+    def __init__(
+        self,
+        config: RpcServerConfig,
+        open_channel: Callable[[int, int], Channel],
+        facts: PeerFacts,
+        bootstrap: Bootstrap | None = None,
+    ) -> None:
+        self._bootstrap = bootstrap
         self._config = config
         self._facts = facts
         self._peers = Peers(config, open_channel)
@@ -70,7 +79,7 @@ class RpcServer:  # mutable: owns servers and threads
                 context = server_context(config.tls) if config.tls is not None else None
                 self._lanes = LaneServer(config, self._peers, context)
             lane_port = self._lanes.port if self._lanes is not None else 0
-            self._service = Service(config, self._facts, self._peers, lane_port, self._ask_ping)
+            self._service = Service(config, self._facts, self._peers, lane_port, self._ask_ping, self._bootstrap)
             self._grpc = grpc.server(
                 self._threads,
                 options=SERVER_OPTIONS,

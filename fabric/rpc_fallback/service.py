@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 import grpc
 
 from fabric.deadline import TIMEOUT_MAX_S, Deadline
-from fabric.errors import AccessDenied, Draining, OverspillError, ProtocolError, ReplyTooLarge
+from fabric.errors import AccessDenied, Draining, OverspillError, ProtocolError, ReplyTooLarge, Unavailable
 from fabric.frame import Kind, bare_frame, check_header
 from fabric.hello import Welcome, common_version, decode_hello, encode_welcome
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, RequestId
 from fabric.rpc_fallback.wire import (
+    CLIENT,
     INLINE_REPLY_BYTES,
+    OFFER_BYTES_MAX,
     PIECE_BYTES,
     SERVICE,
     SESSION_BYTES,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from fabric.rpc_fallback.peers import Peer, Peers
     from fabric.transport import Channel, PeerFacts
 
+    Bootstrap = Callable[[int, bytes, float], bytes]
+    """Brings a client's offer to the node's rdma port, and the answer back, within some seconds."""
+
 PING_S = 5.0
 BYE_S = 1.0
 _NOBODY = RequestId(0, 0)
@@ -57,12 +62,14 @@ class Service:
         peers: Peers,
         lane_port: int,
         ask_ping: Callable[[Channel, Deadline], Load],
+        bootstrap: Bootstrap | None = None,
     ) -> None:
         self._config = config
         self._facts = facts
         self._peers = peers
         self._lane_port = lane_port
         self._ask_ping = ask_ping
+        self._bootstrap = bootstrap
         self.draining = False
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -77,6 +84,7 @@ class Service:
                 "Ping": unary(self._ping),
                 "Cancel": unary(self._cancel),
                 "Bye": unary(self._bye),
+                "Rdma": unary(self._rdma),
             },
         )
 
@@ -231,6 +239,21 @@ class Service:
         peer = self._peer(message, context)
         self._peers.drop(peer, Deadline.after(BYE_S, time.monotonic()))
         return bare_frame(Kind.BYE)
+
+    def _rdma(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        """An offer of queue pairs, which the rdma wire understands; what is checked here is whose it is."""
+        try:
+            if not CLIENT.size <= len(message) <= OFFER_BYTES_MAX:
+                raise ProtocolError("what came is no offer of RDMA; the caller must speak our protocol")
+            if self.draining:
+                raise Draining(f"node {self._facts.node_id} takes no new callers; ask another one")
+            self._check_token(context)
+            if self._bootstrap is None:
+                raise Unavailable("this node offers no rdma; start it with --wires local,rdma,rpc, or use rpc")
+            (client_id,) = CLIENT.unpack_from(message)
+            return self._bootstrap(client_id, message[CLIENT.size :], min(context.time_remaining() or PING_S, PING_S))
+        except OverspillError as error:
+            return error_outcome(error, _NOBODY, self._facts.node_epoch).frame
 
     def _peer(self, message: bytes, context: grpc.ServicerContext) -> Peer:
         peer = self._peers.find(message[:SESSION_BYTES])

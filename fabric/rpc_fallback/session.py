@@ -67,6 +67,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         self.cancel = self._channel.unary_unary(Method.CANCEL)
         self.bye = self._channel.unary_unary(Method.BYE)
         self._hello = self._channel.unary_unary(Method.HELLO)
+        self._rdma = self._channel.unary_unary(Method.RDMA)
         self.peer = PeerFacts("", 0, 0)
         self.arena_bytes = 0
 
@@ -75,10 +76,9 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         remaining_s = deadline.remaining_s(time.monotonic())
         if not remaining_s:
             raise too_late(Fate.NEVER_RAN)
-        metadata = ((TOKEN_METADATA, f"Bearer {self._config.token}"),) if self._config.token else None
         hello = encode_hello(Hello(self._client_id, self._config.arena_bytes))
         try:
-            frame = self._hello(hello, timeout=remaining_s, metadata=metadata)
+            frame = self._hello(hello, timeout=remaining_s, metadata=self._metadata())
         except FAILURES as failure:
             error = self.error(failure)
             error.fate = Fate.NEVER_RAN  # it was not a request yet
@@ -95,6 +95,14 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         for told in self._on_welcome:
             told(welcome)
         self.token = bytes.fromhex(welcome.session)
+
+    def offer(self, message: bytes, timeout_s: float) -> bytes:
+        """Brings an offer of RDMA; needs no session. Raises what gRPC raises."""
+        answer: bytes = self._rdma(message, timeout=timeout_s, metadata=self._metadata())
+        return answer
+
+    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        return ((TOKEN_METADATA, f"Bearer {self._config.token}"),) if self._config.token else None
 
     def renewed(self, failure: Failure, used: bytes, deadline: Deadline) -> bool:
         """Whether the failure was a forgotten session, and there is a new one now. Raises what `open` raises."""

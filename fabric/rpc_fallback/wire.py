@@ -55,6 +55,9 @@ PIECE_BYTES = 1024 * 1024
 INLINE_REPLY_BYTES = 4 << 20
 """A larger reply to a small call is fetched by a lane or the stream: one message of it would block small calls."""
 
+CLIENT = struct.Struct("<Q")
+"""An offer of RDMA comes without a session: whose it is stands in front of it."""
+OFFER_BYTES_MAX = 4096
 _SIZE_AT = 12  # where a frame's header says how long the frame is
 _SIZE = struct.Struct("<I")
 _LOAD = struct.Struct("<QQQI")
@@ -70,6 +73,7 @@ class Method:
     PING = f"/{SERVICE}/Ping"
     CANCEL = f"/{SERVICE}/Cancel"
     BYE = f"/{SERVICE}/Bye"
+    RDMA = f"/{SERVICE}/Rdma"
 
 
 @dataclass(frozen=True, slots=True)

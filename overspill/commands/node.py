@@ -16,7 +16,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--models", metavar="DIR", help="model repository: NAME/config.pbtxt, NAME/1/…")
     parser.add_argument("--listen", metavar="HOST:PORT", help="address of the rpc wire (port 0: any free one)")
     parser.add_argument("--devices", metavar="LIST", help="one executor each: cpu:N")
-    parser.add_argument("--wires", metavar="LIST", help="wires to offer: local,rpc")
+    parser.add_argument("--wires", metavar="LIST", help="wires to offer: local,rdma,rpc (default: local,rpc)")
     parser.add_argument("--node-id", metavar="NAME", help="name in the registry (default: host name and a random tail)")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM) of the rpc wire")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key (PEM)")

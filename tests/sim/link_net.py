@@ -39,6 +39,7 @@ class SimPeer:
     local: str = ""
     rpc: str = ""
     rpc_tls: bool = False
+    rdma: str = ""
 
 
 class Net:
