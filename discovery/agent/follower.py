@@ -116,7 +116,7 @@ class Follower:  # mutable: the state of one watch
 
     @property
     def proven(self) -> bool:
-        """Whether a blocking read went well since the last failure: an agent's memory answers when nothing else does."""
+        """Whether a blocking read went well since the last failure: an agent's memory always answers."""
         return self._jitter.calm
 
     def begin(self, now: float) -> Ask:

@@ -16,8 +16,8 @@ from discovery.agent.registry import ConsulRegistry
 from discovery.catalogue import Guards
 from discovery.directory import DirectoryRegistry, DirectoryTimes
 from discovery.static import StaticRegistry
-from tests.consul_agents import Cut
 from tests.consul_binary import find
+from tests.consul_network import Cut
 
 if TYPE_CHECKING:
     from pathlib import Path

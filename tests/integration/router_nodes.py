@@ -101,9 +101,9 @@ def settle() -> None:
 class Nodes:
     """Nodes of one test, in one registry. `with` ends them all and waits for them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, registry: str = "") -> None:
         self.folder = folder
-        self.registry = f"dir:{folder / 'registry'}"
+        self.registry = registry or f"dir:{folder / 'registry'}"
         (folder / "registry").mkdir()
         self._models = make_models(folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

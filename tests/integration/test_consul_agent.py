@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -17,16 +15,16 @@ import pytest
 from discovery.agent.faults import ConsulError, Fault
 from discovery.agent.registry import ConsulRegistry
 from discovery.consul import ConsulClient
-from discovery.instance import Insert, Readiness, Remove
+from discovery.instance import Insert, Readiness
 from fabric.errors import RegistryUnavailable
-from tests.consul_agents import FAST, Agent, Switch, binary, wait_until, with_times
+from tests.consul_agents import FAST, Agent, binary, inserted, removed, wait_until, with_times
+from tests.consul_network import Switch
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from discovery.agent.url import ConsulSettings
     from discovery.instance import Change
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -60,14 +58,6 @@ def own(tmp_path: Path) -> Iterator[Agent]:
     with Agent(tmp_path, "own") as agent:
         agent.wait_leader()
         yield agent
-
-
-def inserted(told: Told, name: str, epoch: int = 1) -> bool:
-    return any(isinstance(one, Insert) and one.instance.key == (name, epoch) for one in told.changes)
-
-
-def removed(told: Told, name: str) -> bool:
-    return any(isinstance(one, Remove) and one.node_id == name for one in told.changes)
 
 
 def restart_empty(agent: Agent) -> None:
@@ -195,118 +185,6 @@ def test_ending_while_the_agent_hangs_is_quick(agent: Agent) -> None:
         assert time.monotonic() - began < 6.0, "Presence waits for three seconds, then leaves it to the time to live"
     finally:
         agent.signal(signal.SIGCONT)
-
-
-NODE = """
-import sys, time
-from dataclasses import replace
-from discovery.agent.registry import ConsulRegistry
-from discovery.agent.url import parse_url
-from tests.unit.discovery.sample import instance
-settings = parse_url(sys.argv[1])
-registration = ConsulRegistry(settings).register(instance(sys.argv[2]))
-print("up", flush=True)
-if sys.argv[3] == "exit":
-    sys.exit()
-time.sleep(60)
-"""
-
-
-def url(settings: ConsulSettings) -> str:
-    times = settings.times
-    return (
-        f"{settings.place}?service={settings.service}&last_good=off&heartbeat_s={times.heartbeat_s}"
-        f"&ttl_s={times.ttl_s}&propagation_s={times.propagation_s}"
-    )
-
-
-def run_node(settings: ConsulSettings, name: str, how: str) -> subprocess.Popen[bytes]:
-    node = subprocess.Popen([sys.executable, "-c", NODE, url(settings), name, how], cwd=ROOT, stdout=subprocess.PIPE)
-    assert node.stdout is not None
-    assert node.stdout.readline() == b"up\n"
-    node.stdout.close()
-    return node
-
-
-def test_a_killed_node_goes_after_its_time_and_a_program_that_ends_at_once(agent: Agent) -> None:
-    settings = with_times(agent.settings(), ttl_s=1.0, heartbeat_s=0.2)
-    registry = ConsulRegistry(settings)
-    told = Told()
-    with closing(registry.register(instance("other"))), closing(registry.watch(told)):
-        node = run_node(settings, "killed", "stay")
-        try:
-            told.wait(lambda _: inserted(told, "killed"), SOON_S)
-            node.kill()
-            told.wait(lambda _: removed(told, "killed"), SOON_S)
-        finally:
-            node.kill()
-            node.wait(5)
-        ending = run_node(settings, "ending", "exit")
-        assert ending.wait(SOON_S) == 0, "the heartbeat's thread must not keep the program"
-        wait_until(lambda: "ending" not in agent.ask("GET", "/v1/agent/services"), SOON_S)
-
-
-def test_drain_is_told_before_the_entry_goes(agent: Agent) -> None:
-    registry = ConsulRegistry(agent.settings())
-    told = Told()
-    with closing(registry.register(instance("other"))), closing(registry.watch(told)):
-        registry.register(instance("a")).close()
-        told.wait(lambda _: removed(told, "a"), SOON_S)
-    states = [one.instance.readiness for one in told.changes if isinstance(one, Insert) and one.instance.node_id == "a"]
-    assert states == [Readiness.READY, Readiness.DRAINING]
-    assert set(agent.ask("GET", "/v1/agent/services")) == set()
-
-
-def test_a_warning_is_degraded_and_heals(agent: Agent) -> None:
-    """RDMA is down, RPC works: the node says so, and anybody's dashboard shows a warning."""
-    registry = ConsulRegistry(agent.settings())
-    told = Told()
-    with closing(registry.register(instance("a"))) as registration, closing(registry.watch(told)):
-        registration.update(instance("a", readiness=Readiness.DEGRADED))
-        told.wait(lambda changes: Insert(instance("a", readiness=Readiness.DEGRADED)) in changes, SOON_S)
-        checks = agent.ask("GET", "/v1/health/checks/overspill")
-        assert [(check["Status"], check["Output"]) for check in checks] == [("warning", "degraded: see the node's log")]
-        registration.update(instance("a"))
-        told.wait(lambda changes: changes[-1] == Insert(instance("a")), SOON_S)
-        assert len(told.changes) == 3
-
-
-def test_an_operators_maintenance_drains_and_outlives_the_refresh(agent: Agent) -> None:
-    registry = ConsulRegistry(with_times(agent.settings(), refresh_s=0.5))
-    told = Told()
-    with closing(registry.register(instance("a"))) as registration, closing(registry.watch(told)):
-        agent.ask("PUT", "/v1/agent/service/maintenance/a?enable=true&reason=tests")
-        told.wait(lambda changes: Insert(instance("a", readiness=Readiness.DRAINING)) in changes, SOON_S)
-        beats = registration.statistics().beats
-        wait_until(lambda: registration.statistics().beats > beats + 5, SOON_S)
-        assert told.changes[-1] == Insert(instance("a", readiness=Readiness.DRAINING))
-        agent.ask("PUT", "/v1/agent/service/maintenance/a?enable=false")
-        told.wait(lambda changes: changes[-1] == Insert(instance("a")), SOON_S)
-
-
-def test_entries_of_others_are_skipped(agent: Agent) -> None:
-    registry = ConsulRegistry(agent.settings())
-    agent.ask("PUT", "/v1/agent/service/register", {"Name": "overspill", "ID": "stranger", "Port": 1})
-    agent.ask(
-        "PUT", "/v1/agent/service/register", {"Name": "overspill", "ID": "odd", "Meta": {"needs": "1", "epoch": "x"}}
-    )
-    told = Told()
-    with closing(registry.register(instance("a/b with ü"))), closing(registry.watch(told)) as watch:
-        assert told.changes == [Insert(instance("a/b with ü"))]
-        assert watch.statistics().unreadable == 2
-    assert set(agent.ask("GET", "/v1/agent/services")) == {"stranger", "odd"}, (
-        "an id with a slash can be taken out again"
-    )
-
-
-def test_a_lost_check_is_made_again_within_a_heartbeat(agent: Agent) -> None:
-    registry = ConsulRegistry(agent.settings())
-    with closing(registry.register(instance("a"))) as registration:
-        agent.ask("PUT", "/v1/agent/service/deregister/a")
-        began = time.monotonic()
-        wait_until(lambda: registration.statistics().re_registrations == 1, SOON_S)
-        assert time.monotonic() - began < SOON_S
-        wait_until(lambda: registry.read() == (instance("a"),), SOON_S)
 
 
 def test_cold_start_from_the_last_good_list(own: Agent, tmp_path: Path) -> None:
