@@ -50,6 +50,7 @@ class PeerFacts:
 class Call:  # mutable: made for each request, see fabric/frame_values.py
     """One attempt of one request. `ack_no`: the caller has the final answers of all its requests below it.
     `reply_bytes` is a guess of the reply's size; a reply that is larger costs one more round trip, never a second run.
+    `movable`: it may run twice, and another node could run it, so that it should not wait long for a silent one.
     """
 
     id: RequestId
@@ -59,6 +60,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
     priority: int
     attempt: int
     reply_bytes: int
+    movable: bool
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
         priority: int = 0,
         attempt: int = 0,
         reply_bytes: int = 0,
+        movable: bool = False,
     ) -> None:
         self.id = id
         self.model = model
@@ -77,6 +80,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
         self.priority = priority
         self.attempt = attempt
         self.reply_bytes = reply_bytes
+        self.movable = movable
 
 
 @final

@@ -140,7 +140,9 @@ class Dispatcher:
                 deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
                 number = attempts.count - 1
                 request_id = RequestId(self._client_id, attempts.request_no)
-                call = Call(request_id, model, body, self._accounting.ack_no, priority, number, reply_bytes)
+                movable = found.candidates > 1 and attempts.idempotent
+                ack_no = self._accounting.ack_no
+                call = Call(request_id, model, body, ack_no, priority, number, reply_bytes, movable)
                 dispatch = worker.ahead.sent(worker.speed.full_ms(kind))
                 begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now)
         return begun

@@ -23,7 +23,8 @@ class LinkTimes:
     silent_missed: int = 5
     """After five (at most 480 ms) the wire is fenced and its requests move."""
     last_missed: int = 25
-    """Where there is no other wire to go to, 2 s: a short stall must not turn requests into unknown ones."""
+    """Where there is no other wire to go to, 2 s: a short stall must not turn requests into unknown ones. While all
+    that are out could run on another node instead, `silent_missed` counts here too."""
     good_pings: int = 5
     """A wire that was doubted is trusted again after this many answers in a row; a probed one needs three."""
     probe_pings: int = 3

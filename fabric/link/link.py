@@ -133,6 +133,8 @@ class Link:
         channel = wiring.current
         out, key = wiring.out, id(call)
         out[key] = channel
+        if not call.movable:
+            wiring.bound[key] = None
         failure: OverspillError | None = None
         try:
             if channel is not None:
@@ -150,6 +152,7 @@ class Link:
         finally:
             failure = None  # an error's traceback holds this frame: it must not hold the error too
             out.pop(key, None)
+            wiring.bound.pop(key, None)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
         """The same, awaited on the background loop; cancelling it cancels the request at the node."""
@@ -157,6 +160,8 @@ class Link:
         channel = wiring.current
         out, key = wiring.out, id(call)
         out[key] = channel
+        if not call.movable:
+            wiring.bound[key] = None
         failure: OverspillError | None = None
         try:
             if channel is not None:
@@ -174,6 +179,7 @@ class Link:
         finally:
             failure = None  # an error's traceback holds this frame: it must not hold the error too
             out.pop(key, None)
+            wiring.bound.pop(key, None)
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a running call; its own outcome still comes."""

@@ -97,12 +97,13 @@ class LinkMachine:  # mutable: it is the state
             return self.handle(Event.PREFERRED_ANSWERED, now)
         return ()
 
-    def ping_missed(self, role: Role, now: float) -> tuple[Command, ...]:
-        """A ping of this wire was not answered in time."""
+    def ping_missed(self, role: Role, now: float, *, patient: bool = True) -> tuple[Command, ...]:
+        """A ping of this wire was not answered in time. `patient`: requests are out that only this node may finish, so
+        that the last wire is given up later than one that has another beside it."""
         self.missed[role] += 1
         self._answered[role] = 0
         missed, times = self.missed[role], self.times
-        limit = times.silent_missed if self.state in _BOTH_OPEN else times.last_missed
+        limit = times.last_missed if patient and self.state not in _BOTH_OPEN else times.silent_missed
         if role is Role.PREFERRED:
             if self.state not in _BOTH_OPEN | _ON_PREFERRED:
                 return ()

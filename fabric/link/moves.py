@@ -50,7 +50,7 @@ class Moves:  # mutable: one request on its way
         attempt = call
         try:
             while True:
-                if channel is not None and error is not None and not self._may_move(channel, error):
+                if channel is not None and error is not None and not self._may_move(call, channel, error):
                     raise error
                 error = None
                 channel = self._wait(deadline)
@@ -69,7 +69,7 @@ class Moves:  # mutable: one request on its way
         attempt = call
         try:
             while True:
-                if channel is not None and error is not None and not self._may_move(channel, error):
+                if channel is not None and error is not None and not self._may_move(call, channel, error):
                     raise error
                 error = None
                 channel = await self._wait_async(deadline)
@@ -81,7 +81,7 @@ class Moves:  # mutable: one request on its way
         finally:
             error = None
 
-    def _may_move(self, channel: Channel, error: OverspillError) -> bool:
+    def _may_move(self, call: Call, channel: Channel, error: OverspillError) -> bool:
         """Whether the request should go on over another wire; if not, `error` tells what is known of all attempts."""
         if isinstance(error, StaleEpoch):
             self._wiring.peer_changed(str(error))
@@ -90,7 +90,9 @@ class Moves:  # mutable: one request on its way
             self._fate = max(self._fate, error.fate)
             self._epoch = channel.peer.node_epoch
             self._count += 1
-            if self._count <= self._wiring.times.moves_max:
+            # A stopped node has stopped on all its wires: who may go to another node does not wait for this one.
+            stopped = call.movable and self._wiring.is_silent(channel)
+            if self._count <= self._wiring.times.moves_max and not stopped:
                 return True
         if error.fate is Fate.NEVER_RAN:
             error.fate = self._fate  # an earlier copy may still arrive and run

@@ -49,6 +49,8 @@ async def watch_channel(wiring: Wiring, role: Role, channel: Channel) -> None:
 def _matters(wiring: Wiring, role: Role, channel: Channel) -> bool:
     if role is Role.PREFERRED and wiring.machine.state in {State.SUSPECT, State.STANDBY}:
         return True
+    if role is Role.FALLBACK and wiring.machine.missed[Role.PREFERRED]:
+        return True  # is it the wire, or the node?
     return any(one is channel for one in list(wiring.out.values()))
 
 

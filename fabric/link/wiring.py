@@ -62,6 +62,9 @@ class Wiring:  # mutable: wires come and go
         self.channels: dict[Role, Channel] = {}
         self.facts: PeerFacts | None = None
         self.out: dict[int, Channel | None] = {}
+        self.bound: dict[int, None] = {}
+        """Those of `out` that may not run on another node."""
+        self._silenced: Channel | None = None
         self._opening: set[Role] = set()
         self._timers: dict[Do, LoopTimer] = {}
         self._waiters: list[Callable[[], None]] = []
@@ -96,10 +99,19 @@ class Wiring:  # mutable: wires come and go
                 commands = self.machine.ping_answered(role, now)
             else:
                 self._reason = f"the {channel.wire.value} wire does not answer pings"
-                commands = self.machine.ping_missed(role, now)
+                patient = bool(self.bound) or not self.out
+                commands = self.machine.ping_missed(role, now, patient=patient)
+                if commands:
+                    self._silenced = channel
             actions = self._applied(commands, before)
         for action in actions:
             action()
+
+    def is_silent(self, channel: Channel) -> bool:
+        """Whether it was given up for its silence and the other wire, if it is open, is silent too: a stopped node."""
+        missed, doubted = self.machine.missed, self.times.suspect_missed
+        others = [role for role, one in list(self.channels.items()) if one is not channel]
+        return channel is self._silenced and all(missed[role] >= doubted for role in others)
 
     def begin_close(self, reason: str) -> list[Channel]:
         """From now on no request finds a wire, and nothing but the end changes the state. Returns the open channels."""

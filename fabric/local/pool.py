@@ -32,8 +32,8 @@ _LOOK_S: Final = 0.05
 
 
 class SocketPool:  # mutable: sockets are idle, busy or zombies
-    """The blocking half of a channel. `connect` makes one more socket of the session; `lost` tells the channel that
-    the session died, and why; `reason` is why it is closed, empty while it is open."""
+    """The blocking half of a channel. `connect` makes one more socket of the session, and tells of it before it waits;
+    `lost` tells the channel that the session died, and why; `reason` is why it is closed, empty while it is open."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
         node_epoch: int,
         sizes: ReplySizes,
         sockets_max: int,
-        connect: Callable[[Deadline], socket.socket],
+        connect: Callable[[Deadline, Callable[[socket.socket], None]], socket.socket],
         lost: Callable[[str], None],
         unclaimed: Unclaimed,
     ) -> None:
@@ -57,6 +57,7 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
         self._waiting = 0
         self._all: set[PooledSocket] = set()
         self._opening = 0
+        self._greeting: dict[int, socket.socket] = {}
         self._idle: list[PooledSocket] = []
         self._zombies: list[PooledSocket] = []
         self.closing = ""
@@ -139,7 +140,7 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
 
     def _open(self, deadline: Deadline) -> PooledSocket:
         try:
-            sock = self._connect(deadline)
+            sock = self._connect(deadline, self._begun)
             try:
                 pooled = PooledSocket(sock, self._arena)
             except BaseException:  # no room for its slots, or an interrupt: the socket must not stay
@@ -148,12 +149,20 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
         finally:
             with self._lock:
                 self._opening -= 1
+                self._greeting.pop(threading.get_ident(), None)
         with self._lock:
             self._all.add(pooled)
             if self.reason:
                 self._close_socket(pooled)
                 raise NodeLost(f"the channel is closed ({self.reason}); choose another", Fate.NEVER_RAN)
         return pooled
+
+    def _begun(self, sock: socket.socket) -> None:
+        """A stopped node greets nobody: the end of the channel must wake those who wait for it."""
+        with self._lock:
+            if self.reason:
+                raise NodeLost(f"the channel is closed ({self.reason}); choose another", Fate.NEVER_RAN)
+            self._greeting[threading.get_ident()] = sock
 
     def _release(self, pooled: PooledSocket) -> None:
         self._idle.append(pooled)
@@ -213,9 +222,9 @@ class SocketPool:  # mutable: sockets are idle, busy or zombies
                 self._close_socket(pooled)
             self._zombies = []
             self._close_idle()
-            for pooled in self._all:
+            for sock in (*(pooled.sock for pooled in self._all), *self._greeting.values()):
                 with suppress(OSError):
-                    pooled.sock.shutdown(SHUT_RDWR)
+                    sock.shutdown(SHUT_RDWR)
             self._freed.notify_all()
 
     def _close_idle(self) -> None:

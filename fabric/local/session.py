@@ -29,6 +29,8 @@ from fabric.local.sockets import close_all, receive_with_descriptors, send_now, 
 from fabric.memory.arena import Arena
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.deadline import Deadline
 
 _TIMEVAL = struct.Struct("@ll")
@@ -54,11 +56,14 @@ def open_session(path: str, hello: Hello, deadline: Deadline) -> tuple[socket.so
     return sock, welcome, arena
 
 
-def join_session(path: str, hello: Hello, deadline: Deadline) -> socket.socket:
-    """One more socket of a session whose token is in `hello`. Raises as `open_session` does, and NodeLost (never ran)
-    when the session is gone."""
+def join_session(
+    path: str, hello: Hello, deadline: Deadline, begun: Callable[[socket.socket], None] | None = None
+) -> socket.socket:
+    """One more socket of a session whose token is in `hello`; `begun` is told of it before the node is asked, so that
+    another thread may end the wait by a shutdown. Raises as `open_session` does, and NodeLost (never ran) when the
+    session is gone."""
     try:
-        sock, _, descriptors = _greet(path, hello, deadline)
+        sock, _, descriptors = _greet(path, hello, deadline, begun)
     except (AccessDenied, Unavailable) as error:
         # The node knew this session a moment ago: another life of it answers, or none.
         raise NodeLost(f"the session is over ({error}); open the channel again", Fate.NEVER_RAN) from None
@@ -66,9 +71,13 @@ def join_session(path: str, hello: Hello, deadline: Deadline) -> socket.socket:
     return sock
 
 
-def _greet(path: str, hello: Hello, deadline: Deadline) -> tuple[socket.socket, Welcome, tuple[int, ...]]:
+def _greet(
+    path: str, hello: Hello, deadline: Deadline, begun: Callable[[socket.socket], None] | None = None
+) -> tuple[socket.socket, Welcome, tuple[int, ...]]:
     sock = seqpacket()
     try:
+        if begun is not None:
+            begun(sock)
         _connect(sock, path, deadline)
         _limit(sock, socket.SO_RCVTIMEO, deadline)
         if not send_now(sock, encode_hello(hello)):

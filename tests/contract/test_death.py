@@ -92,6 +92,21 @@ def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: 
         _is_over(client, pool)
 
 
+def test_abort_wakes_those_who_wait_for_a_node_that_stands_still(own_client: Client, pool: Bytes) -> None:
+    """Some of them are not even greeted yet: their connections are new ones."""
+    own_client.flips(pool[:1000])
+    own_client.world.pause()
+    began_s = time.monotonic()
+    running = [own_client.start("flip", pool[:1000], timeout_s=60) for _ in range(20)]
+    time.sleep(0.3)
+    own_client.channel.abort("the drill says so")
+    for future in running:
+        with pytest.raises(NodeLost):
+            future.result(30)
+    assert time.monotonic() - began_s < 20
+    own_client.world.resume()
+
+
 def test_the_next_life_serves(own_client: Client, pool: Bytes) -> None:
     """A channel belongs to one life; a new one opens on the same address."""
     old = own_client.channel

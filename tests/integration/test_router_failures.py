@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,36 +157,54 @@ def test_the_last_node_gone_is_unavailable_or_a_deadline_and_tells_what_happened
         assert caught.value.fate is Fate.NEVER_RAN
 
 
-def test_a_stopped_node_gets_no_new_requests_within_half_a_second(nodes: Nodes) -> None:
-    nodes.start("near")
-    nodes.start("far", "rpc")
-    nodes.wait_ready("near", "far")
-    stopped_s = 0.0
-    asked: list[tuple[float, float, str]] = []
-    """When each request began, when it ended, and who answered it."""
+RUN_MS = 400
+"""Long enough that a busy test still finds requests running when it stops their node."""
 
-    def ask(number: int) -> None:
-        while not stopped_s or time.monotonic() < stopped_s + 3.0:
+
+@pytest.mark.parametrize("wires", ["local,rpc", "rpc"])
+@pytest.mark.parametrize(("stops", "slack_s"), [(1, 4.0), pytest.param(10, 0.0, marks=pytest.mark.long)])
+def test_a_stopped_node_is_left_by_its_requests_and_gets_no_new_ones(
+    nodes: Nodes, wires: str, stops: int, slack_s: float
+) -> None:
+    nodes.start("a", wires, devices="cpu:4")
+    nodes.start("b", "rpc", devices="cpu:4")
+    nodes.wait_ready("a", "b")
+    numbers, new_s, moved_s = itertools.count(), [], []
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(16) as pool:
+
+        def ask(ms: int) -> tuple[float, float, int]:
+            """When it began and ended, and how many attempts it took."""
             began_s = time.monotonic()
-            worker = noted(router, "slow", number, 2).trace.worker
-            asked.append((began_s, time.monotonic(), worker))
+            trace = noted(router, "slow", next(numbers), ms, 60.0).trace
+            return began_s, time.monotonic(), trace.attempts
 
-    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(6) as pool:
-        callers = [pool.submit(ask, number) for number in range(6)]
-        time.sleep(0.5)
-        nodes.stop("near")
-        stopped_s = time.monotonic()
-        try:
-            for one in callers:
-                one.result()
-        finally:
-            nodes.go_on("near")
-    assert "near" in {worker for began_s, _, worker in asked if began_s < stopped_s}
-    later = [(began_s - stopped_s, ended_s - began_s) for began_s, ended_s, _ in asked if began_s > stopped_s]
-    caught = [began_s for began_s, took_s in later if took_s > 1.0]
-    assert not caught or max(caught) < 0.5, "new requests still went to the stopped node"
-    # Both wires of the link fall silent one after the other: about 0.5 s and 2 s, and as much again on a busy machine.
-    assert max(took_s for _, took_s in later) < 10.0, "those that it had never moved"
+        for _ in range(stops):
+            before = len(nodes.notes("slow"))
+            asked = [pool.submit(ask, RUN_MS) for _ in range(6)]
+            wait_noted(nodes, "slow", before + 6, asked)
+            nodes.stop("a")
+            stopped_s = time.monotonic()
+            try:
+                while time.monotonic() < stopped_s + 1.0:
+                    asked.append(pool.submit(ask, 1))
+                    time.sleep(0.05)
+                found = [one.result() for one in asked]
+            finally:
+                nodes.go_on("a")
+            moved_s.append(max(ended - stopped_s for began, ended, _ in found if began < stopped_s) - RUN_MS / 1e3)
+            # Those that began last and were caught by the stopped node.
+            new_s.append(max((began - stopped_s for began, _, attempts in found if attempts > 1), default=0.0))
+            wait_ready(router)
+    assert median(new_s) <= 0.5 + slack_s, new_s
+    assert median(moved_s) <= 0.6 + slack_s, moved_s
+
+
+def wait_ready(router: Router) -> None:
+    """Waits until the router counts two nodes as ready."""
+    end_s = time.monotonic() + 30.0
+    while sum(": ready" in line for line in router.statistics().workers) < 2:
+        assert time.monotonic() < end_s, router.statistics().workers
+        time.sleep(0.02)
 
 
 def test_requests_of_one_router_use_the_slow_and_the_fast_by_their_price(nodes: Nodes) -> None:

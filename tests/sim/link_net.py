@@ -89,10 +89,10 @@ class Net:
         self.world.pump.post(act)
         assert done.wait(20.0)
 
-    def request(self, model: str = "echo") -> Call:
+    def request(self, model: str = "echo", *, movable: bool = False) -> Call:
         with self._lock:
             number = next(self._numbers)
-        return Call(RequestId(7, number), model, small_body((Tensor.of("x", [number]),)))
+        return Call(RequestId(7, number), model, small_body((Tensor.of("x", [number]),)), movable=movable)
 
     def lose(self, link: Link, role: Role) -> None:
         """An end of stream on one wire, the node itself alive."""

@@ -136,6 +136,33 @@ def test_a_silent_last_wire_fails_its_requests(net: Net) -> None:
         assert not link.alive
 
 
+@pytest.mark.parametrize("near", [True, False], ids=["two wires", "one wire"])
+def test_a_stopped_node_is_left_by_requests_that_may_run_elsewhere(net: Net, near: bool) -> None:
+    with net.link(LinkTimes(), near=near) as link:
+        asked = [Asked(link, net.request("slow", movable=True), 60.0) for _ in range(3)]
+        wait(lambda: len(net.node.runs) == 3)
+        net.run(net.node.freeze)
+        began = time.monotonic()
+        for one in asked:
+            lost = one.result()
+            assert isinstance(lost, NodeLost)
+            assert lost.fate is Fate.UNKNOWN
+        assert time.monotonic() - began < 10.0
+        assert link.statistics().moved == 0, "the other wire leads to the same stopped node"
+
+
+def test_a_stopped_node_is_waited_for_while_it_has_what_may_not_run_twice(net: Net) -> None:
+    with net.link(LinkTimes(last_missed=1000), near=False) as link:
+        movable, bound = Asked(link, net.request("slow", movable=True), 60.0), Asked(link, net.request("slow"), 60.0)
+        wait(lambda: len(net.node.runs) == 2)
+        net.run(net.node.freeze)
+        wait(lambda: link._wiring.machine.missed[Role.FALLBACK] > LinkTimes().silent_missed)
+        net.run(net.node.thaw)
+        assert isinstance(movable.result(), Answer)
+        assert isinstance(bound.result(), Answer)
+        assert set(net.node.runs.values()) == {1}
+
+
 def test_a_stale_epoch_ends_the_link(net: Net) -> None:
     with net.link() as link:
         net.node.epoch += 1

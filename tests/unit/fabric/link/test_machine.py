@@ -93,6 +93,18 @@ def test_a_stall_costs_no_request_where_there_is_no_other_wire() -> None:
     assert one.state is State.DOWN
 
 
+def test_nobody_is_patient_with_a_silent_node_whose_requests_may_move() -> None:
+    for one, opened, role in (
+        (machine(preferred=False), Event.FALLBACK_OPENED, Role.FALLBACK),
+        (machine(fallback=False), Event.PREFERRED_OPENED, Role.PREFERRED),
+    ):
+        one.start(0.0)
+        one.handle(opened, 0.0)
+        for _ in range(TIMES.silent_missed - 1):
+            assert Do.USE_NONE not in dos(one.ping_missed(role, 1.0, patient=False))
+        assert Do.USE_NONE in dos(one.ping_missed(role, 2.0, patient=False))
+
+
 def test_a_doubted_wire_recovers_after_good_pings_and_its_hold_down() -> None:
     one = live()
     for _ in range(TIMES.suspect_missed):
