@@ -92,6 +92,7 @@ class DirectoryWatch:  # mutable: owns a thread
         self._catalogue = Catalogue(times.guards)
         self._stop = threading.Event()
         self._reads = 0
+        self._trouble = ""
         self._stamp = folder.changed_ns()
         self._settling = True  # the file system's clock is coarse: one more read catches a change of the same tick
         self._full_read_at = time.monotonic() + times.full_read_s
@@ -102,6 +103,10 @@ class DirectoryWatch:  # mutable: owns a thread
     def age_s(self) -> float:
         """Seconds since the folder was last read whole."""
         return self._catalogue.age_s(time.monotonic())
+
+    def trouble(self) -> str:
+        """Why the list may be out of date, as a sentence; nothing where it is not."""
+        return self._trouble
 
     def statistics(self) -> WatchStatistics:
         """What was counted."""
@@ -119,11 +124,13 @@ class DirectoryWatch:  # mutable: owns a thread
             try:
                 changes = self._poll()
             except RegistryUnavailable as error:
-                if self._stamp:  # the first failure in a row
+                if not self._trouble:  # the first failure in a row
                     _log.warning("%s; going on with the last known list", error)
+                self._trouble = f"discovery is stale: {error}"
                 self._catalogue.handle(Failed(str(error)), time.monotonic())
                 self._stamp = 0  # whatever the folder is when it comes back, read it
                 continue
+            self._trouble = ""
             if changes and not self._stop.is_set():
                 self._tell(changes)
 

@@ -25,6 +25,9 @@ class Watch(Protocol):
     def age_s(self) -> float:
         """Seconds since the registry last answered."""
 
+    def trouble(self) -> str:
+        """Why what is known may be out of date, as a sentence; nothing where all is well."""
+
     def close(self) -> None:
         """Ends the watch; no callback runs after it returned. Safe to call twice."""
 

@@ -67,6 +67,10 @@ class StaticWatch:
         """Always 0: the list is never out of date."""
         return 0.0
 
+    def trouble(self) -> str:
+        """Never any."""
+        return ""
+
     def close(self) -> None:
         """Nothing to end."""
 

@@ -23,9 +23,11 @@ class NodeConfig:
     models: str
     """The model repository: a folder of NAME/config.pbtxt and NAME/<version>/."""
     registry: str = ""
-    """Where to register, `dir:PATH`; empty registers nowhere."""
+    """Where to register, `dir:PATH` or `consul:http://HOST:PORT`; empty registers nowhere."""
     node_id: str = ""
     """Name in the registry; empty makes one of the host name and a random tail."""
+    rack: str = ""
+    """What stands one switch away from this host has the same rack; callers elsewhere guess a longer way."""
     devices: str = "cpu:1"
     """One executor for each: `cpu:N` is N of them."""
     wires: tuple[str, ...] = WIRES_DEFAULT

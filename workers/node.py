@@ -183,6 +183,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             rdma=self._port.rdma if self._port is not None and port else "",
             devices=tuple(f"cpu:{desk.number}" for desk in self._admission.desks),
             models=models,
+            rack=self._config.rack,
         )
 
     def _model_refused(self, name: str, why: str) -> None:

@@ -23,7 +23,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declares `overspill call`."""
     parser = commands.add_parser("call", help="send one request: arrays from a .npz file, the reply into another")
     parser.add_argument("model", metavar="MODEL", help="name of the model; `overspill models` lists them")
-    parser.add_argument("--registry", required=True, metavar="URL", help="dir:PATH or static:HOST:PORT,…")
+    parser.add_argument(
+        "--registry", required=True, metavar="URL", help="dir:PATH, consul:http://HOST:PORT or static:HOST:PORT,…"
+    )
     parser.add_argument(
         "--input", required=True, metavar="FILE", type=Path, help="inputs by name, as numpy.savez writes"
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declares `overspill models`."""
     parser = commands.add_parser("models", help="list the models on offer, and what was refused")
-    parser.add_argument("--registry", required=True, metavar="URL", help="dir:PATH")
+    parser.add_argument("--registry", required=True, metavar="URL", help="dir:PATH or consul:http://HOST:PORT")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     parser.set_defaults(run=run)
 

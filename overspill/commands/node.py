@@ -12,7 +12,7 @@ import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declares `overspill node`."""
     parser = commands.add_parser("node", help="run a node: models, executors, and the wires to them")
-    parser.add_argument("--registry", metavar="URL", help="where to register: dir:PATH")
+    parser.add_argument("--registry", metavar="URL", help="where to register: dir:PATH or consul:http://HOST:PORT")
     parser.add_argument("--models", metavar="DIR", help="model repository: NAME/config.pbtxt, NAME/1/…")
     parser.add_argument("--listen", metavar="HOST:PORT", help="address of the rpc wire (port 0: any free one)")
     parser.add_argument("--devices", metavar="LIST", help="one executor each: cpu:N")

@@ -165,12 +165,16 @@ def test_a_broken_registry_changes_nothing(moving: WatchWorld) -> None:
         moving.break_it()
         told.wait_nothing_beyond(1)
         assert watch.age_s() > 0.7, "the age says that there is no news"
+        assert "stale" in watch.trouble()
         moving.mend()
         with closing(moving.registry().register(instance("b"))):
             told.wait(lambda changes: Insert(instance("b")) in changes)
         end_s = time.monotonic() + SLACK_S
         while watch.age_s() >= 0.7:
             assert time.monotonic() < end_s, "its age does not fall"
+            time.sleep(0.01)
+        while watch.trouble():
+            assert time.monotonic() < end_s, "the trouble does not end"
             time.sleep(0.01)
 
 
