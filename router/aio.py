@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from fabric.errors import OverspillError
 from router.client import CONNECT_TIMEOUT_S, lease_inputs
+from router.core import Read
 from router.dispatch import Attempt
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import RouterStatistics, Wait
+    from router.core import Core, Life, RouterStatistics, Wait
     from router.reply import Reply
 
 
@@ -61,10 +62,8 @@ class AsyncRouter:
         offer, deadline = core.admit(model, timeout_s, priority)
         return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
-    async def _run(
-        self, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply], staged: Body | None = None
-    ) -> Reply:
-        return await asyncio.wrap_future(self._opened.background.submit(_drive(life, staged)))
+    async def _run(self, life: Life, staged: Body | None = None) -> Reply:
+        return await asyncio.wrap_future(self._opened.background.submit(_drive(self._core, life, staged)))
 
     def models(self) -> tuple[str, ...]:
         """The names of the models that nodes take requests for, sorted."""
@@ -121,10 +120,10 @@ class Connecting:
             await self._router.close()
 
 
-async def _drive(life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply], staged: Body | None) -> Reply:
+async def _drive(core: Core, life: Life, staged: Body | None) -> Reply:
     """Carries out what the life of a request yields, on the background loop; `staged` is given back when it fails."""
     outcome: Answer | OverspillError | None = None
-    step: Attempt | Wait | None = None
+    step: Attempt | Wait | Read | None = None
     try:
         while True:
             step = life.send(outcome)
@@ -133,6 +132,9 @@ async def _drive(life: Generator[Attempt | Wait, Answer | OverspillError | None,
                     outcome = await step.link.call_async(step.call, step.deadline)
                 except OverspillError as error:
                     outcome = error
+            elif isinstance(step, Read):
+                core.read(step)
+                outcome = None
             else:
                 await asyncio.sleep(step.delay_s)
                 outcome = None

@@ -41,6 +41,8 @@ from fabric.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.workers import Worker
+
 
 class State(IntEnum):  # numbers, because a dict finds those twice as fast, and each request passes three edges
     """Where a request stands."""
@@ -108,7 +110,8 @@ def may_retry(error: OverspillError, idempotent: bool) -> bool:
 
 class Attempts:  # mutable: the state of one request
     """The machine of one request. `backoff(n)` gives the seconds to wait after attempt n; `request_no` is its number
-    while it is counted as out, else 0."""
+    while it is counted as out, else 0; `hint` the caller's guess of its cost, 0 for none; `fresh` are the workers whose
+    load was just read for it, None where pages are not read."""
 
     __slots__ = (
         "_attempts_max",
@@ -120,6 +123,8 @@ class Attempts:  # mutable: the state of one request
         "avoid",
         "count",
         "deadline",
+        "fresh",
+        "hint",
         "idempotent",
         "model",
         "request_no",
@@ -133,6 +138,8 @@ class Attempts:  # mutable: the state of one request
         self.deadline = deadline
         self.idempotent = idempotent
         self.request_no = 0
+        self.hint = 0.0
+        self.fresh: tuple[Worker, ...] | None = None
         self.count = 0
         self.avoid: tuple[str, ...] = ()
         self.state = _READY

@@ -17,13 +17,13 @@ from router.prepared import Prepared, prepared_inputs
 from router.staging import release
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
     from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Core, RouterStatistics, Wait
+    from router.core import Core, Life, Read, RouterStatistics, Wait
     from router.prepared import _Inputs
     from router.reply import Reply
 
@@ -105,10 +105,10 @@ class Router:
         return f"<Router {'closed' if self._core.closed else 'open'}, {self._core.table!r}>"
 
 
-def _drive(core: Core, life: Generator[Attempt | Wait, Answer | OverspillError | None, Reply]) -> Reply:
+def _drive(core: Core, life: Life) -> Reply:
     """Carries out what the life of a request yields, in this thread."""
     outcome: Answer | OverspillError | None = None
-    step: Attempt | Wait | None = None
+    step: Attempt | Wait | Read | None = None
     try:
         while True:
             step = life.send(outcome)

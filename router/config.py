@@ -32,6 +32,10 @@ class RouterConfig:
     """This many retries are always allowed, so that a quiet router can retry at all (Envoy's default)."""
     remote_sample: int = 5
     """Remote workers priced for each request; five fresh ones come within 1.15 of knowing all."""
+    tied: bool = False
+    """Send a request of an idempotent model to the two cheapest workers when it would wait at both: the first to begin
+    it runs it, the other withdraws it. Only where nodes tell when they begin a request, as those of the simulator do;
+    elsewhere both would often run it."""
     eject_after: int = 3
     """Failures in a row that a worker has to answer for before it is ejected."""
     eject_first_s: float = 1.0
@@ -58,7 +62,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
-            if name not in {"seed", "link", "retry_budget_min"} and not (isfinite(value) and value > 0):
+            if name not in {"seed", "link", "retry_budget_min", "tied"} and not (isfinite(value) and value > 0):
                 raise ConfigError(f"{name} is {value}; give a number above zero")
         if self.retry_budget_min < 0:
             raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")

@@ -21,13 +21,14 @@ from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
+from router.fresh import far, near, pays
 from router.pick import Nobody
 from router.reply import Holdings, Reply
 from router.staging import Staging
 from router.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from random import Random
 
     from fabric.memory.arena import Arena
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from fabric.transport import Answer
     from router.config import RouterConfig
     from router.dispatch import Attempt
+    from router.learned import Kind
+    from router.load import Page
     from router.table import Command, Offer
-    from router.workers import WorkerLink
+    from router.workers import Worker, WorkerLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,14 @@ class Wait:
 
     delay_s: float
     for_worker: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the load pages of these workers, and enter each with `Core.told`. The outcome is None."""
+
+    workers: tuple[Worker, ...]
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +71,17 @@ class RouterStatistics:
     workers: tuple[str, ...]
 
 
+if TYPE_CHECKING:
+    Life = Generator[Attempt | Wait | Read, Answer | OverspillError | None, Reply]
+    ReadPage = Callable[[Worker], Page | None]
+
+
 class Core:
-    """The state of one router. `clock` is monotonic seconds, `arena` memory of its own for what no node gives any."""
+    """The state of one router. `clock` is monotonic seconds, `arena` memory of its own for what no node gives any; None
+    where nothing is staged, as in the simulator."""
 
     def __init__(
-        self, client_id: int, config: RouterConfig, arena: Arena, rng: Random, clock: Callable[[], float]
+        self, client_id: int, config: RouterConfig, arena: Arena | None, rng: Random, clock: Callable[[], float]
     ) -> None:
         self.client_id = client_id
         self.config = config
@@ -78,6 +95,8 @@ class Core:
         self.holdings = Holdings()
         self.staging = Staging(arena, self._shared_arena, self.holdings.blamed)
         self.closed = False
+        self.pages: ReadPage | None = None
+        """Reads a worker's load page now, in microseconds; None where no wire can, and reports come with answers."""
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
         self._backoff_s = FullJitter(config.backoff_first_s, config.backoff_max_s, rng).after
         self._pid = os.getpid()
@@ -118,16 +137,55 @@ class Core:
                 found = self.table.offer(model)
         return found
 
+    def told(self, worker: Worker, page: Page, kind: Kind) -> None:
+        """The load page of a worker was read for a request of this kind."""
+        with self.lock:
+            worker.ahead.reported(page.load, page.made_at_s)
+            if page.unit_ms:
+                worker.speed.told(kind, page.unit_ms, page.made_at_s)
+
+    def read(self, step: Read) -> None:
+        """Carries out a `Read`: a worker whose page cannot be read now keeps what was known of it."""
+        assert self.pages is not None, "asked for only where pages can be read"
+        for worker in step.workers:
+            page = self.pages(worker)
+            if page is not None:
+                self.told(worker, page, step.kind)
+
+    def _freshen(self, attempts: Attempts, nbytes: int) -> Iterator[Read]:
+        """Reads the pages of whoever may take a request, and notes them as its candidates."""
+        model, hint, avoid = attempts.model, attempts.hint, attempts.avoid
+        assert self.pages is not None, "asked for only where pages can be read"
+        with self.lock:
+            kind = self.table.hints.kind(model) if hint else self.table.work.kind(model, nbytes)
+            offer, units = self.table.offer(model), kind.units(hint)
+            candidates = near(offer, avoid, self.clock())
+        if candidates:
+            yield Read(candidates, kind)
+        if offer.remote:
+            with self.lock:
+                now = self.clock()
+                remote = far(offer, avoid, kind, units, self.config.remote_sample, self.rng, now)
+                worth_it = pays(candidates, remote, kind, units, nbytes + kind.reply_bytes, now)
+            if remote and worth_it:
+                yield Read(tuple(remote), kind)
+                candidates += tuple(remote)
+        attempts.fresh = candidates
+
     def life(
-        self, model: str, body: Body, deadline: Deadline, priority: int, idempotent: bool
-    ) -> Generator[Attempt | Wait, Answer | OverspillError | None, Reply]:
-        """The request, step by step; returns its reply or raises its final error."""
+        self, model: str, body: Body, deadline: Deadline, priority: int, idempotent: bool, hint: float = 0.0
+    ) -> Life:
+        """The request, step by step; returns its reply or raises its final error. `hint`: its cost as the caller sees
+        it, 0 for none."""
         attempts = Attempts(model, deadline, idempotent, self.config.attempts_max, self._backoff_s)
         retrying = False
         attempt: Attempt | Nobody | None = None
         outcome: Answer | OverspillError | None = None
+        attempts.hint = hint
         try:
             while True:
+                if self.pages is not None:
+                    yield from self._freshen(attempts, body.layout.body_bytes)
                 attempt = self._dispatcher.begin(model, body, priority, attempts)
                 if isinstance(attempt, Nobody):
                     yield Wait(attempts.nobody(attempt.sentence(model), self.clock()), for_worker=True)
@@ -187,8 +245,11 @@ class Core:
                     return link.arena
         return None
 
-    def wait(self, step: Wait) -> None:
-        """Carries out a `Wait` in the calling thread; the end of the router ends it early."""
+    def wait(self, step: Wait | Read) -> None:
+        """Carries out a `Wait` in the calling thread, which the end of the router ends early; or a `Read`."""
+        if isinstance(step, Read):
+            self.read(step)
+            return
         with self.changed:
             if step.for_worker and not self.closed:
                 self.changed.wait(step.delay_s)

@@ -19,7 +19,8 @@ from fabric import errors
 from fabric.errors import OverspillError
 from fabric.message import RequestId
 from fabric.transport import Call
-from router.pick import Nobody, pick
+from router.hints import HintedKind
+from router.pick import Nobody, Picked, pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +35,31 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.learned import Kind
     from router.load import Dispatch
-    from router.pick import Picked
     from router.table import Command, Table
     from router.workers import WorkerLink
 
 WORKER_FAULTS = (errors.NodeLost, errors.ExecutorLost, errors.ProtocolError, errors.StaleEpoch, errors.AccessDenied)
 """Errors that a worker has to answer for; enough of them in a row eject it."""
+TIE_WAIT_MIN_MS = 0.5
+TIE_WAITS_MIN = 2.0
+"""A request that is begun before the other worker could withdraw it is not tied: it would run twice. So it must wait
+for twice the way between the two, and half a millisecond."""
+TIE_COST_MAX = 2.0
+"""The second may cost twice as much as the first: estimates are about as wrong as that when a worker turns slow."""
 NEUTRAL = (errors.ResourceExhausted, errors.DeadlineExceeded, errors.Cancelled, errors.Unavailable)
 """Errors that tell nothing of a worker's health: it was busy, or the caller was in a hurry."""
+
+
+class Tied:  # mutable: whoever carries the attempt out says who won
+    """The other worker of an attempt that was sent to two: it counts as out at both until one has answered."""
+
+    __slots__ = ("dispatch", "link", "picked", "won")
+
+    def __init__(self, picked: Picked, link: WorkerLink, dispatch: Dispatch) -> None:
+        self.picked = picked
+        self.link = link
+        self.dispatch = dispatch
+        self.won = False
 
 
 class Attempt:  # mutable: its outcome is entered once
@@ -54,11 +72,14 @@ class Attempt:  # mutable: its outcome is entered once
         "call",
         "deadline",
         "dispatch",
+        "hint",
         "kind",
         "link",
         "outcome",
         "picked",
         "round_trip_ms",
+        "tied",
+        "units",
     )
 
     def __init__(
@@ -71,6 +92,8 @@ class Attempt:  # mutable: its outcome is entered once
         whole: Deadline,
         kind: Kind,
         began_s: float,
+        units: float,
+        hint: float,
     ) -> None:
         self._whole = whole
         self.picked = picked
@@ -80,6 +103,9 @@ class Attempt:  # mutable: its outcome is entered once
         self.deadline = deadline
         self.kind = kind
         self.began_s = began_s
+        self.units = units
+        self.hint = hint
+        self.tied: Tied | None = None
         self.round_trip_ms = 0.0
         self.outcome: Answer | OverspillError | None = None
 
@@ -96,7 +122,7 @@ def _nobody_executes(commands: tuple[Command, ...]) -> None:
 class Dispatcher:
     """Begins and ends attempts. `execute` carries out what the table orders, after the lock is let go."""
 
-    __slots__ = ("_accounting", "_client_id", "_clock", "_lock", "_rng", "_sample", "_table", "execute")
+    __slots__ = ("_accounting", "_client_id", "_clock", "_lock", "_rng", "_sample", "_table", "_tied", "execute")
 
     def __init__(
         self,
@@ -110,6 +136,7 @@ class Dispatcher:
     ) -> None:
         self._client_id = client_id
         self._sample = config.remote_sample
+        self._tied = config.tied
         self._table = table
         self._accounting = accounting
         self._lock = lock
@@ -127,9 +154,16 @@ class Dispatcher:
             if not attempts.request_no:
                 attempts.request_no = self._accounting.enter()
             offer = self._table.offers.get(model) or self._table.offer(model)
-            kind = self._table.work.kind(model, body_bytes)
+            units = 1.0
+            kind: Kind
+            if attempts.hint:
+                kind = hinted = self._table.hints.kind(model)
+                units = hinted.units(attempts.hint)
+            else:
+                kind = self._table.work.kind(model, body_bytes)
             reply_bytes = kind.reply_bytes
-            found = pick(offer, kind, body_bytes + reply_bytes, attempts.avoid, self._sample, self._rng, now)
+            nbytes = body_bytes + reply_bytes
+            found = pick(offer, kind, nbytes, attempts.avoid, self._sample, self._rng, now, units, attempts.fresh)
             if isinstance(found, Nobody):
                 begun = found
             else:
@@ -143,12 +177,41 @@ class Dispatcher:
                 movable = found.candidates > 1 and attempts.idempotent
                 ack_no = self._accounting.ack_no
                 call = Call(request_id, model, body, ack_no, priority, number, reply_bytes, movable)
-                dispatch = worker.ahead.sent(worker.speed.full_ms(kind))
-                begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now)
+                dispatch = worker.ahead.sent(worker.speed.full_ms(kind) * units)
+                size = (units, attempts.hint)
+                begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now, *size)
+                if self._tied and found.second is not None and attempts.idempotent:
+                    self._tie(begun, found)
         return begun
+
+    @staticmethod
+    def _tie(attempt: Attempt, found: Picked) -> None:
+        """Books the runner-up too, where the request would wait at both and they cost about the same."""
+        second, terms = found.second, found.second_terms
+        assert second is not None, "asked before"
+        assert terms is not None, "asked before"
+        total_ms, transport_ms, queue_ms, unseen_ms, _ = found.terms
+        least_ms = TIE_WAIT_MIN_MS + TIE_WAITS_MIN * (transport_ms + terms[1]) / 2.0
+        if queue_ms + unseen_ms < least_ms or terms[0] > TIE_COST_MAX * total_ms or second.link is None:
+            return
+        dispatch = second.ahead.sent(second.speed.full_ms(attempt.kind) * attempt.units)
+        attempt.tied = Tied(Picked(second, terms, found.candidates), second.link, dispatch)
+
+    @staticmethod
+    def _untie(attempt: Attempt, tied: Tied) -> None:
+        """One of the two has answered, or both failed: the other has it no more."""
+        attempt.tied = None
+        if not tied.won:
+            tied.picked.worker.ahead.ended(tied.dispatch)
+            return
+        attempt.picked.worker.ahead.ended(attempt.dispatch)
+        attempt.picked, attempt.link, attempt.dispatch = tied.picked, tied.link, tied.dispatch
 
     def end(self, attempt: Attempt, attempts: Attempts) -> None:
         """Takes a dispatch out of the books and learns from its outcome. With an answer the request is out no more."""
+        if attempt.tied is not None:
+            with self._lock:
+                self._untie(attempt, attempt.tied)
         worker, dispatch, outcome = attempt.picked.worker, attempt.dispatch, attempt.outcome
         commands: tuple[Command, ...] = ()
         with self._lock:
@@ -175,8 +238,11 @@ class Dispatcher:
         worker.ahead.reported(answer.load, now - answer.compute_us / 1e6, dispatch)
         worker.ahead.ended(dispatch)
         reply_bytes = answer.layout.body_bytes
-        worker.speed.learn(kind, compute_ms, now)
-        kind.learn(compute_ms, reply_bytes, now)
+        units = attempt.units
+        if isinstance(kind, HintedKind):
+            kind.heard(attempt.hint, compute_ms / worker.speed.full_ms(kind))
+        worker.speed.learn(kind, compute_ms / units, now)
+        kind.learn(compute_ms / units, reply_bytes, now)
         transport_ms = attempt.round_trip_ms - compute_ms - answer.queue_us / 1000.0
         nbytes = attempt.call.body.layout.body_bytes + reply_bytes
         worker.carried_by(answer.wire).learn(nbytes, transport_ms if transport_ms > 0.0 else 0.0, now)

@@ -132,6 +132,10 @@ class Kind:  # mutable: learns
         self.reply_bytes = fading if fading > reply_bytes else reply_bytes
         self._mean.learn(ms, now)
 
+    def units(self, hint: float) -> float:  # noqa: ARG002 - kinds with hints use it
+        """How many units of work a request is: here a unit is one request."""
+        return 1.0
+
     def usual_ms(self) -> float | None:
         """The mean of all workers; from the nearest size of the model, scaled up with it, where this one is unknown."""
         if self._mean.samples:
@@ -187,6 +191,14 @@ class Speed:  # mutable: learns
             slowness = self._slowness[kind.model] = _Mean()
         usual = kind.usual_ms()
         slowness.learn(ms / usual if usual else 1.0, now)
+
+    def told(self, kind: Kind, ms: float, now: float) -> None:
+        """The worker's own page says what such a request takes there: it saw every run, and we saw ours only."""
+        mean = self._means.get(kind)
+        if mean is None:
+            mean = self._means[kind] = _Mean()
+        mean.samples += 1
+        mean.ms, mean.at_s = ms, now
 
     def known(self, kind: Kind) -> bool:
         """Whether this worker ran such a request."""

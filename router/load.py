@@ -17,10 +17,19 @@ This module never decides. Read `router/price.py` next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fabric.frame import Load
+
+
+class Page(NamedTuple):  # made for each read
+    """What a read of a worker's load page gave: its report, when that was made (our clock), and, where the page tells
+    it, what one unit of the model's work takes there now in milliseconds (0 where it does not)."""
+
+    load: Load
+    made_at_s: float
+    unit_ms: float = 0.0
 
 
 class Dispatch:  # mutable: ends once
@@ -115,6 +124,11 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         executors = self._executors
         left_ms = self._reported_ms / executors - (now - self._reported_at_s) * 1000.0
         return (left_ms if left_ms > 0.0 else 0.0), self._unseen_ms / executors
+
+    def standing_ms(self) -> float:
+        """The same in one figure with nothing taken off for time: where many routers send, what others have added since
+        is about as much as was worked off."""
+        return (self._reported_ms + self._unseen_ms) / self._executors
 
     @property
     def unseen(self) -> int:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from router.price import Terms, price
+from router.workers import Worker
 
 if TYPE_CHECKING:
     from random import Random
 
     from router.learned import Kind
     from router.table import Offer
-    from router.workers import Worker
 
 _SAME_MS = 0.001
 """Prices closer than a microsecond are equal: no measurement is better than that."""
@@ -35,6 +35,11 @@ class Picked(NamedTuple):  # made for each request: a named tuple costs half of 
     candidates: int
     excluded: tuple[tuple[str, str], ...] = ()
     last_resort: bool = False
+    second: Worker | None = None
+    """The runner-up, where there was one: for a tie, a hedge, and to tell by how much the first won."""
+    second_terms: Terms | None = None
+    ties: int = 1
+    """How many candidates cost the same; dice chose among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +56,31 @@ class Nobody:
 
 
 def pick(
-    offer: Offer, kind: Kind, nbytes: int, avoid: tuple[str, ...], sample: int, rng: Random, now: float
+    offer: Offer,
+    kind: Kind,
+    nbytes: int,
+    avoid: tuple[str, ...],
+    sample: int,
+    rng: Random,
+    now: float,
+    units: float = 1.0,
+    fresh: tuple[Worker, ...] | None = None,
 ) -> Picked | Nobody:
-    """Picks among `offer`, with at most `sample` remote candidates, for a request of this kind; its body and reply take
-    `nbytes` together. `avoid`: workers that failed this request."""
+    """Picks among `offer`, with at most `sample` remote candidates, for a request of this kind and so many units; its
+    body and reply take `nbytes` together. `avoid`: workers that failed this request. `fresh`: those whose load was just
+    read, in place of a sample."""
     if len(offer.everyone) == 1 and not avoid:  # most routers of one machine: nothing to compare
         (only,) = offer.everyone
         if not only.why_not(now):
-            return Picked(only, price(only.line, only.ahead, only.speed, kind, nbytes, now), 1)
+            return Picked(only, price(only.line, only.ahead, only.speed, kind, nbytes, now, units), 1)
     excluded: list[tuple[str, str]] = []
-    usable = [worker for worker in offer.local if _usable(worker, avoid, excluded, now)]
-    if offer.remote:
-        usable += _sampled(offer.remote, avoid, sample, excluded, rng, now)
+    usable: list[Worker] = []
+    if fresh is not None:
+        usable = [worker for worker in fresh if _usable(worker, avoid, excluded, now)]
+    if not usable:
+        usable = [worker for worker in offer.local if _usable(worker, avoid, excluded, now)]
+        if offer.remote:
+            usable += _sampled(offer.remote, avoid, sample, excluded, rng, now)
     last_resort = False
     if not usable:
         if avoid:  # the ones that failed it are better than nobody
@@ -72,17 +90,35 @@ def pick(
             last_resort = True
     if not usable:
         return Nobody(tuple(excluded))
+    return _cheapest(usable, kind, nbytes, units, rng, now, tuple(excluded), last_resort)
+
+
+def _cheapest(
+    usable: list[Worker],
+    kind: Kind,
+    nbytes: int,
+    units: float,
+    rng: Random,
+    now: float,
+    excluded: tuple[tuple[str, str], ...],
+    last_resort: bool,
+) -> Picked:
     best = usable[0]
-    terms, ties = price(best.line, best.ahead, best.speed, kind, nbytes, now), 1
+    terms, ties = price(best.line, best.ahead, best.speed, kind, nbytes, now, units), 1
+    second: Worker | None = None
+    second_terms: Terms | None = None
     for worker in usable[1:]:
-        other = price(worker.line, worker.ahead, worker.speed, kind, nbytes, now)
+        other = price(worker.line, worker.ahead, worker.speed, kind, nbytes, now, units)
         if other[0] < terms[0] - _SAME_MS:
-            best, terms, ties = worker, other, 1
-        elif other[0] < terms[0] + _SAME_MS:
+            best, terms, ties, second, second_terms = worker, other, 1, best, terms
+            continue
+        if other[0] < terms[0] + _SAME_MS:
             ties += 1
             if rng.random() * ties < 1.0:  # each of n equal ones wins with 1/n
-                best, terms = worker, other
-    return Picked(best, terms, len(usable), tuple(excluded), last_resort)
+                best, terms, worker, other = worker, other, best, terms  # noqa: PLW2901 - the loser is second now
+        if second_terms is None or other[0] < second_terms[0]:
+            second, second_terms = worker, other
+    return Picked(best, terms, len(usable), excluded, last_resort, second, second_terms, ties)
 
 
 def _usable(worker: Worker, avoid: tuple[str, ...], excluded: list[tuple[str, str]], now: float) -> bool:

@@ -47,9 +47,12 @@ class Price:
         return self.transport_ms + self.queue_ms + self.unseen_ms + self.compute_ms
 
 
-def price(line: TransportLine, ahead: WorkAhead, speed: Speed, kind: Kind, nbytes: int, now: float) -> Terms:
-    """Prices one worker for a request of this kind whose body and reply take `nbytes` together."""
+def price(
+    line: TransportLine, ahead: WorkAhead, speed: Speed, kind: Kind, nbytes: int, now: float, units: float = 1.0
+) -> Terms:
+    """Prices one worker for a request of this kind, of so many `units` of its work, whose body and reply take `nbytes`
+    together."""
     transport_ms = line.predict_ms(nbytes, now)
     queue_ms, unseen_ms = ahead.wait_ms(now)
-    compute_ms = speed.predict_ms(kind, now)
+    compute_ms = speed.predict_ms(kind, now) * units
     return transport_ms + queue_ms + unseen_ms + compute_ms, transport_ms, queue_ms, unseen_ms, compute_ms

@@ -49,11 +49,11 @@ class Staging:  # mutable: remembers plans
 
     def __init__(
         self,
-        own: Arena,
+        own: Arena | None,
         shared_arena: Callable[[], Arena | None],
         blame: Callable[[ResourceExhausted], ResourceExhausted],
     ) -> None:
-        self._own: Arena | None = own
+        self._own = own
         self._shared_arena = shared_arena
         self._blame = blame
         self._plans: dict[_PlanKey, _Plan] = {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from discovery.instance import Insert, Readiness
 from fabric.errors import Unavailable, UnknownModel
+from router.hints import Hints
 from router.learned import Work
 from router.workers import State, Worker
 
@@ -67,6 +68,7 @@ class Table:  # mutable: the workers that are known
         self.offers: dict[str, Offer] = {}
         self._latest: dict[str, Offer] = {}
         self.work = Work()
+        self.hints = Hints()
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -12,11 +12,11 @@ from fabric.errors import Fate, InvalidArgument, ResourceExhausted
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from fabric.message import small_body, tensors_of, write_tensors
+from fabric.transport import Answer
 from router.reply import Holdings, Reply
 from tests.unit.router.fleet import Fleet, answer
 
 if TYPE_CHECKING:
-    from fabric.transport import Answer
 
 
 def leased(arena: Arena, rows: int = 16_384) -> Answer:
@@ -24,7 +24,8 @@ def leased(arena: Arena, rows: int = 16_384) -> Answer:
     layout = small_body(sources).layout
     lease = Lease.of(arena, layout.body_bytes)
     write_tensors(lease.view, layout, sources)
-    return answer()._replace(layout=layout, memory=lease)
+    made = answer()
+    return Answer(layout, lease, made.generation, made.queue_us, made.compute_us, made.load, made.wire)
 
 
 def reply_of(made: Answer) -> Reply:

@@ -1,0 +1,64 @@
+"""Which workers' load pages are read before a pick: all local ones, then, where it can pay, a few remote ones.
+
+To read a few at random gives each of them an equal chance to be idle; most are not. What was read before says who is
+likelier to be, even when it is a little old, so most reads go there; the random ones find who has become idle since,
+and keep many routers from reading, and loading, the same few. Nothing is taken off an old figure for the time that
+passed: others have sent work meanwhile, about as much as was done. Remote pages are not read where even an idle remote
+worker would answer later than the best local one. This module reads nothing. Read `router/pick.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.price import price
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from router.learned import Kind
+    from router.table import Offer
+    from router.workers import Worker
+
+RANKED_MAX = 64
+"""Remembered figures that are compared for one request; of a larger fleet, so many at random."""
+_BEST_SHARE = 3 / 5
+"""Part of the reads that goes to those that looked best (docs/routing.md compares other parts)."""
+
+
+def near(offer: Offer, avoid: tuple[str, ...], now: float) -> tuple[Worker, ...]:
+    """The local workers that may take a request."""
+    return tuple(worker for worker in offer.local if worker.name not in avoid and not worker.why_not(now))
+
+
+def far(
+    offer: Offer, avoid: tuple[str, ...], kind: Kind, units: float, reads: int, rng: Random, now: float
+) -> list[Worker]:
+    """Up to `reads` remote workers that may take a request, the likeliest first."""
+    remote = offer.remote
+    ranked = list(remote) if len(remote) <= RANKED_MAX else rng.sample(remote, RANKED_MAX)
+    if len(ranked) > reads:
+        prices = [worker.ahead.standing_ms() + worker.speed.full_ms(kind) * units for worker in ranked]
+        ranked = [ranked[at] for at in sorted(range(len(ranked)), key=prices.__getitem__)]
+    found: list[Worker] = []
+    best = max(1, round(reads * _BEST_SHARE))
+    while ranked and len(found) < reads:
+        at = 0 if len(found) < best else int(rng.random() * len(ranked))
+        worker = ranked.pop(at)
+        if worker.name not in avoid and not worker.why_not(now):
+            found.append(worker)
+    return found
+
+
+def pays(local: tuple[Worker, ...], remote: list[Worker], kind: Kind, units: float, nbytes: int, now: float) -> bool:
+    """Whether one of the remote workers, were it idle, would answer before the best local one, the read included."""
+    if not local:
+        return True
+    best_ms = min(price(each.line, each.ahead, each.speed, kind, nbytes, now, units)[0] for each in local)
+    idle_ms = (
+        each.line.predict_ms(nbytes, now) + each.line.predict_ms(0, now) + each.speed.predict_ms(kind, now) * units
+        for each in remote
+    )
+    return any(ms < best_ms for ms in idle_ms)

@@ -1,0 +1,65 @@
+"""Our router in the simulator: near the oracle, far before what the field does, with a bounded number of reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from router.simulator.compare import Cell, compare, simulate
+from router.simulator.measure import figures
+from router.simulator.workload import W_GPU, W_LOCAL
+
+SHORT = replace(W_GPU, requests=5000, warm_up=1000)
+
+
+@pytest.fixture(scope="module")
+def p99_ms() -> dict[str, float]:
+    policies = ("peak-ewma", "polled-count", "prequal", "c3", "polled-work", "ours", "oracle")
+    return {cell.policy: cell.figures.p99_ms for cell in compare(SHORT, policies, (0.9,), (1,))}
+
+
+def test_ours_is_near_the_oracle(p99_ms: dict[str, float]) -> None:
+    assert p99_ms["ours"] <= 1.25 * p99_ms["oracle"]
+
+
+def test_ours_is_far_before_the_field(p99_ms: dict[str, float]) -> None:
+    assert p99_ms["ours"] <= 0.4 * p99_ms["prequal"]
+    assert p99_ms["ours"] <= 0.15 * p99_ms["peak-ewma"]
+
+
+def test_the_order_of_the_field_is_the_published_one(p99_ms: dict[str, float]) -> None:
+    assert p99_ms["polled-work"] < p99_ms["prequal"] < p99_ms["polled-count"] < p99_ms["peak-ewma"]
+    assert p99_ms["c3"] < p99_ms["peak-ewma"]
+
+
+def test_a_request_reads_five_pages_at_most() -> None:
+    run = simulate(replace(SHORT, requests=1000, warm_up=100), "ours", 1)
+    assert run.reads <= 5 * 1000
+    assert run.probes == 0
+
+
+def test_local_first_needs_no_threshold() -> None:
+    world = replace(W_LOCAL, requests=4000, warm_up=800)
+    found = figures(simulate(world, "ours", 1))
+    best = figures(simulate(world, "oracle", 1))
+    assert found.p99_ms <= 1.2 * best.p99_ms
+    quiet = figures(simulate(replace(world, demand=(1.0,) * 8, load=0.6, far_s=0.003), "ours", 1))
+    assert quiet.far_share <= 0.25, "with equal demand most stays at home"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_within_reach_of_the_oracle_over_five_seeds() -> None:
+    policies = ("peak-ewma", "prequal", "ours", "oracle")
+    cells = {(cell.policy, cell.load): cell for cell in compare(W_GPU, policies, (0.9, 0.95), range(1, 6))}
+
+    def p99(policy: str, load: float) -> float:
+        cell: Cell = cells[policy, load]
+        return cell.figures.p99_ms
+
+    assert p99("ours", 0.9) <= 1.10 * p99("oracle", 0.9)
+    assert p99("ours", 0.95) <= 1.25 * p99("oracle", 0.95)
+    assert p99("ours", 0.9) <= 0.33 * p99("prequal", 0.9)
+    assert p99("ours", 0.9) <= 0.1 * p99("peak-ewma", 0.9)
+    assert cells["ours", 0.9].figures.messages <= 5.0
