@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +15,6 @@ from fabric.message import small_body, tensors_of, write_tensors
 from fabric.transport import Answer
 from router.reply import Holdings, Reply
 from tests.unit.router.fleet import Fleet, answer
-
-if TYPE_CHECKING:
 
 
 def leased(arena: Arena, rows: int = 16_384) -> Answer:
