@@ -240,7 +240,7 @@ def test_doctor_explains_entries(guarded: Guarded) -> None:
         ("http://h:8500/v1", "give consul:http://HOST:PORT"),
         ("http://user:secret@h", "put the token in a file"),
         ("http://h?token=secret", "write it to a file"),
-        ("http://h?servce=x", "did you mean service"),
+        ("http://h?services=x", "did you mean service"),
         ("http://h?ttl_s=3", "workers would flap; give ttl_s=15"),
         ("http://h?ttl_s=x", "give seconds"),
         ("http://h?heartbeat_s=nan", "give seconds"),
