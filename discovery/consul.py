@@ -10,6 +10,7 @@ never decides what an answer means. Read `discovery/agent/meta.py` next.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -56,6 +57,7 @@ class ConsulClient:  # mutable: owns connections
     def __init__(self, settings: ConsulSettings, answer_s: float = 0.0) -> None:
         self._settings = settings
         self._token = read_token(settings.token_file)
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._ended = False
@@ -78,7 +80,8 @@ class ConsulClient:  # mutable: owns connections
         """Ends the call that is under way, and all later ones, with a ConsulError. Safe from any thread, and twice."""
         with self._lock:
             self._ended = True
-            if self._socket is not None:
+            # A connection that was inherited by a fork is still the parent's.
+            if self._socket is not None and os.getpid() == self._pid:
                 with suppress(OSError):  # it may be closed by now
                     # Not the method of an SSLSocket, which would take the session from under the thread that reads.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -110,7 +113,8 @@ class ConsulClient:  # mutable: owns connections
         fault = answer_fault(response.code, response.body)
         if fault is not None:
             if fault is Fault.ACL_UNKNOWN:
-                self._token = read_token(self._settings.token_file)  # it may have been renewed
+                with suppress(ConfigError):  # it may have been renewed, or be written just now
+                    self._token = read_token(self._settings.token_file)
             raise ConsulError(fault, self._settings.place, detail_of(response.body))
         headers = response.headers
         return Answer(

@@ -25,8 +25,8 @@ def warn_at_start(entries: tuple[ModelEntry, ...], registry: str) -> None:
     """Tells what the configurations hold that has no effect, which models are refused, and that no registry is set."""
     if not registry:
         _log.warning(
-            "no registry is given, so no caller can find this node by discovery; say --registry dir:PATH or consul:URL, or have"
-            " callers connect to static:HOST:PORT"
+            "no registry is given, so no caller can find this node by discovery; say --registry dir:PATH or consul:URL,"
+            " or have callers connect to static:HOST:PORT"
         )
     for entry in entries:
         for warning in entry.config.warnings if entry.config else ():

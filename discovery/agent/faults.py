@@ -85,7 +85,7 @@ _ANSWERS: tuple[tuple[tuple[int, ...], str, Fault], ...] = (
     ((401,), r"", Fault.NO_ACL),
     ((403,), r"ACL not found|token does not exist", Fault.ACL_UNKNOWN),
     ((403,), r"", Fault.DENIED),
-    ((404, 500), r"(?i:unknown (check|service))|does not have associated TTL|CheckID .* not found", Fault.UNKNOWN_CHECK),
+    ((404, 500), r"(?i:unknown (check|service))|does not have associated TTL", Fault.UNKNOWN_CHECK),
     ((404,), r"", Fault.NO_CONSUL),
     ((429,), r"", Fault.TOO_MANY),
     ((500, 503), r"ACL not found", Fault.ACL_UNKNOWN),

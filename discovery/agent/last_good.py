@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def usual_place(settings: ConsulSettings) -> Path | None:
 def save(path: Path, instances: tuple[Instance, ...]) -> bool:
     """Writes the list; False where it cannot be written."""
     whole = {"format": FORMAT, "at_unix_s": time.time(), "instances": [instance_facts(one) for one in instances]}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

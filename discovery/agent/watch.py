@@ -158,6 +158,11 @@ class ConsulWatch:  # mutable: owns a thread and a client
                 self._troubled(error)
                 self._catalogue.handle(Failed(str(error)), time.monotonic())
             return self._follower.failed(time.monotonic())
+        except Exception:  # noqa: BLE001 - see below
+            # A fault of our own in reading one answer must not end the watch for good: it is told, with its traceback.
+            _log.exception("an answer of %s could not be read", self._settings.place)
+            self._catalogue.handle(Failed("an answer could not be read"), time.monotonic())
+            return self._follower.failed(time.monotonic())
         if not self._stop.is_set() and any(isinstance(command, Apply) for command in commands):
             self._apply(answered)
         return commands

@@ -1,4 +1,4 @@
-"""`consul:` against answers of current agents, given by a server of the test's own: what an old real agent cannot say."""
+"""`consul:` against answers of current agents, told by a server of the test: what an old agent cannot say."""
 
 from __future__ import annotations
 

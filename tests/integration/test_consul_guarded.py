@@ -265,3 +265,18 @@ def test_every_fault_is_one_sentence_with_its_mend() -> None:
         told = str(ConsulError(fault, "http://h:8500"))
         assert told.count("\n") == 0
         assert ";" in fault.value, "what is wrong; what to do"
+
+
+def test_a_token_file_that_is_gone_ends_no_watch(guarded: Guarded) -> None:
+    """It is being replaced at the moment when the old token is refused."""
+    writer, reader = guarded.token("writer", WRITER), guarded.token("vanishing", READER)
+    settings = replace(ConsulRegistry(guarded.url(f"token_file={reader}").removeprefix("consul:")).settings, times=FAST)
+    told = Told()
+    registering = ConsulRegistry(replace(settings, token_file=writer))
+    with closing(ConsulRegistry(settings).watch(told)) as watch:
+        guarded.revoke(reader)
+        (guarded.folder / "vanishing").unlink()
+        with closing(registering.register(instance("late"))):
+            wait_until(lambda: watch.statistics().failures >= 2, SOON_S)
+            guarded.token("vanishing", READER)
+            told.wait(lambda changes: Insert(instance("late")) in changes, SOON_S)
