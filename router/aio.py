@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 from fabric.errors import OverspillError
 from router.client import CONNECT_TIMEOUT_S, lease_inputs
-from router.core import Read
 from router.dispatch import Attempt
+from router.fresh import Read
+from router.hints import check_hint
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
 from router.staging import release
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Core, Life, RouterStatistics, Wait
+    from router.core import Core, Life, Wait
+    from router.record import Decision
     from router.reply import Reply
+    from router.statistics import RouterStatistics
 
 
 class AsyncRouter:
@@ -45,13 +48,22 @@ class AsyncRouter:
         """Reads the registry and opens links, as `Router.connect` does; nothing begins before it is awaited."""
         return Connecting(registry_url, config, timeout_s)
 
-    async def infer(self, model: str, inputs: Mapping[str, object], *, timeout_s: float, priority: int = 0) -> Reply:
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, object],
+        *,
+        timeout_s: float,
+        priority: int = 0,
+        cost: float | None = None,
+    ) -> Reply:
         """Sends `inputs` and returns the reply; takes and raises what `Router.infer` does. Cancelling it cancels the
         request."""
         core = self._core
+        hint = check_hint(cost)
         offer, deadline = core.admit(model, timeout_s, priority)
         body = core.staging.stage(offer.facts, inputs)
-        return await self._run(core.life(model, body, deadline, priority, offer.idempotent), body)
+        return await self._run(core.life(model, body, deadline, priority, offer.idempotent, hint), body)
 
     def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> AsyncPrepared:
         """Leases the inputs that the model declares, as `Router.prepare` does."""
@@ -70,6 +82,10 @@ class AsyncRouter:
         self._core.check_usable()
         with self._core.lock:
             return self._core.table.models()
+
+    def explain(self, request_id: str) -> tuple[Decision, ...]:
+        """Why a request went where it went, as `Router.explain` tells it."""
+        return self._core.explain(request_id)
 
     def statistics(self) -> RouterStatistics:
         """What is going on now."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from fabric.errors import InvalidArgument, OverspillError
 from router.dispatch import Attempt
+from router.hints import check_hint
 from router.inputs import declared_specs
 from router.opening import Opened, open_router
 from router.prepared import Prepared, prepared_inputs
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Core, Life, Read, RouterStatistics, Wait
+    from router.core import Core, Life, Wait
+    from router.fresh import Read
     from router.prepared import _Inputs
+    from router.record import Decision
     from router.reply import Reply
+    from router.statistics import RouterStatistics
 
 CONNECT_TIMEOUT_S = 5.0
 """Long enough to open links on a busy machine; `connect` returns earlier when each known node has answered."""
@@ -50,18 +54,28 @@ class Router:
         """
         return cls(open_router(registry_url, config, timeout_s))
 
-    def infer(self, model: str, inputs: Mapping[str, object], *, timeout_s: float, priority: int = 0) -> Reply:
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, object],
+        *,
+        timeout_s: float,
+        priority: int = 0,
+        cost: float | None = None,
+    ) -> Reply:
         """Sends `inputs` (numpy arrays, DLPack objects on the CPU, scalars, sequences, str or bytes; by name) and
-        returns the reply. `priority` 1 goes first on the node, 255 last; 0 takes the middle.
+        returns the reply. `priority` 1 goes first on the node, 255 last; 0 takes the middle. `cost` is a guess of what
+        the request costs beside others of the model, in any unit: how much to believe is learned.
 
         Raises OverspillError, whose `fate` says whether the model may have run: InvalidArgument and UnknownModel before
         anything is sent; DeadlineExceeded after `timeout_s`; Unavailable when no node could take it.
         """
         core = self._core
+        hint = check_hint(cost)
         offer, deadline = core.admit(model, timeout_s, priority)
         body = core.staging.stage(offer.facts, inputs)
         try:
-            return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
+            return _drive(core, core.life(model, body, deadline, priority, offer.idempotent, hint))
         except OverspillError:
             release(body)  # whoever keeps the error must not keep the slot
             raise
@@ -84,6 +98,11 @@ class Router:
         self._core.check_usable()
         with self._core.lock:
             return self._core.table.models()
+
+    def explain(self, request_id: str) -> tuple[Decision, ...]:
+        """Why a request (`reply.trace.request_id`) went where it went, a decision for each attempt. Raises ConfigError
+        unless `RouterConfig.explain_kept` is set."""
+        return self._core.explain(request_id)
 
     def statistics(self) -> RouterStatistics:
         """What is going on now."""

@@ -36,6 +36,13 @@ class RouterConfig:
     """Send a request of an idempotent model to the two cheapest workers when it would wait at both: the first to begin
     it runs it, the other withdraws it. Only where nodes tell when they begin a request, as those of the simulator do;
     elsewhere both would often run it."""
+    refuse_late: bool = True
+    """Refuse a request at once when the queues before every worker are longer than its time, or than its priority
+    allows; off, it is sent and expires in a queue."""
+    explain_kept: int = 0
+    """Decisions that are kept in memory for `Router.explain`; 0 keeps none, and costs nothing."""
+    explain_file: str = ""
+    """Where decisions are written too, a line each, for `overspill explain`; empty for nowhere."""
     eject_after: int = 3
     """Failures in a row that a worker has to answer for before it is ejected."""
     eject_first_s: float = 1.0
@@ -62,7 +69,15 @@ class RouterConfig:
     def __post_init__(self) -> None:
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
-            if name not in {"seed", "link", "retry_budget_min", "tied"} and not (isfinite(value) and value > 0):
+            if name not in {
+                "seed",
+                "link",
+                "retry_budget_min",
+                "tied",
+                "refuse_late",
+                "explain_kept",
+                "explain_file",
+            } and not (isfinite(value) and value > 0):
                 raise ConfigError(f"{name} is {value}; give a number above zero")
         if self.retry_budget_min < 0:
             raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")

@@ -21,10 +21,12 @@ from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
-from router.fresh import far, near, pays
+from router.fresh import Read, far, near, pays
 from router.pick import Nobody
+from router.record import Record
 from router.reply import Holdings, Reply
 from router.staging import Staging
+from router.statistics import RouterStatistics
 from router.table import Table
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from router.dispatch import Attempt
     from router.learned import Kind
     from router.load import Page
+    from router.record import Decision
     from router.table import Command, Offer
     from router.workers import Worker, WorkerLink
 
@@ -48,27 +51,6 @@ class Wait:
 
     delay_s: float
     for_worker: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Read the load pages of these workers, and enter each with `Core.told`. The outcome is None."""
-
-    workers: tuple[Worker, ...]
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True)
-class RouterStatistics:
-    """Counts of one router at one moment. `workers` has one line for each worker."""
-
-    active: int
-    retrying: int
-    retries: int
-    retries_refused: int
-    replies_copied_out: int
-    replies_held_bytes: int
-    workers: tuple[str, ...]
 
 
 if TYPE_CHECKING:
@@ -98,6 +80,8 @@ class Core:
         self.pages: ReadPage | None = None
         """Reads a worker's load page now, in microseconds; None where no wire can, and reports come with answers."""
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
+        if config.explain_kept or config.explain_file:
+            self._dispatcher.record = Record(max(config.explain_kept, 1), to_file=bool(config.explain_file))
         self._backoff_s = FullJitter(config.backoff_first_s, config.backoff_max_s, rng).after
         self._pid = os.getpid()
 
@@ -261,6 +245,22 @@ class Core:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
+
+    def explain(self, request_id: str) -> tuple[Decision, ...]:
+        """The decisions of a request that are still kept. Raises ConfigError where none are kept."""
+        record = self._dispatcher.record
+        if record is None:
+            raise errors.ConfigError("this router keeps no decisions; give RouterConfig(explain_kept=1000)")
+        with self.lock:
+            return record.of(request_id)
+
+    def unwritten(self) -> list[Decision]:
+        """Decisions that are to be written, once."""
+        record = self._dispatcher.record
+        if record is None:
+            return []
+        with self.lock:
+            return record.take_unwritten()
 
     def let_go(self) -> tuple[WorkerLink, ...]:
         """Forgets workers and memory, so that the memory goes back though somebody keeps the router; returns the links

@@ -20,6 +20,7 @@ from fabric.errors import OverspillError
 from fabric.message import RequestId
 from fabric.transport import Call
 from router.hints import HintedKind
+from router.patience import refuse_late
 from router.pick import Nobody, Picked, pick
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.learned import Kind
     from router.load import Dispatch
+    from router.price import Terms
+    from router.record import Record
     from router.table import Command, Table
-    from router.workers import WorkerLink
+    from router.workers import Worker, WorkerLink
 
 WORKER_FAULTS = (errors.NodeLost, errors.ExecutorLost, errors.ProtocolError, errors.StaleEpoch, errors.AccessDenied)
 """Errors that a worker has to answer for; enough of them in a row eject it."""
@@ -122,7 +125,19 @@ def _nobody_executes(commands: tuple[Command, ...]) -> None:
 class Dispatcher:
     """Begins and ends attempts. `execute` carries out what the table orders, after the lock is let go."""
 
-    __slots__ = ("_accounting", "_client_id", "_clock", "_lock", "_rng", "_sample", "_table", "_tied", "execute")
+    __slots__ = (
+        "_accounting",
+        "_client_id",
+        "_clock",
+        "_lock",
+        "_refuse_late",
+        "_rng",
+        "_sample",
+        "_table",
+        "_tied",
+        "execute",
+        "record",
+    )
 
     def __init__(
         self,
@@ -137,6 +152,8 @@ class Dispatcher:
         self._client_id = client_id
         self._sample = config.remote_sample
         self._tied = config.tied
+        self._refuse_late = config.refuse_late
+        self.record: Record | None = None
         self._table = table
         self._accounting = accounting
         self._lock = lock
@@ -163,12 +180,15 @@ class Dispatcher:
                 kind = self._table.work.kind(model, body_bytes)
             reply_bytes = kind.reply_bytes
             nbytes = body_bytes + reply_bytes
-            found = pick(offer, kind, nbytes, attempts.avoid, self._sample, self._rng, now, units, attempts.fresh)
+            seen: list[tuple[Worker, Terms]] | None = [] if self.record is not None else None
+            found = pick(offer, kind, nbytes, attempts.avoid, self._sample, self._rng, now, units, attempts.fresh, seen)
             if isinstance(found, Nobody):
                 begun = found
             else:
                 worker, link, terms = found.worker, found.worker.link, found.terms
                 assert link is not None, "a picked worker has a link"
+                if self._refuse_late and terms[2] + terms[3] > 0.0:
+                    refuse_late(attempts, found, kind, priority, now)
                 # Time is only kept back where somebody else could use it, and where the length is known.
                 split = found.candidates > 1 and attempts.idempotent and worker.speed.known(kind)
                 deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
@@ -182,6 +202,10 @@ class Dispatcher:
                 begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now, *size)
                 if self._tied and found.second is not None and attempts.idempotent:
                     self._tie(begun, found)
+                if self.record is not None and seen is not None:
+                    told, tied = str(request_id), begun.tied
+                    second = tied.picked.worker.name if tied is not None else ""
+                    self.record.note(told, number, model, found, seen, now, second)
         return begun
 
     @staticmethod

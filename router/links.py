@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -130,7 +131,16 @@ class Links:
             for worker in self._core.table.workers:
                 link = worker.link
                 worker.silent = link is not None and link.suspect
+            if self._core.config.explain_file:
+                await asyncio.to_thread(self._write_decisions)
             await asyncio.sleep(self._core.config.supervise_s)
+
+    def _write_decisions(self) -> None:
+        """Appends the decisions that were made since the last time; a disk that refuses them fails no request."""
+        lines = [f"{decision.as_line()}\n" for decision in self._core.unwritten()]
+        if lines:
+            with suppress(OSError), Path(self._core.config.explain_file).open("a", encoding="utf-8") as file:
+                file.writelines(lines)
 
     def _failed_once(self, worker: Worker, state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome is not None else None
@@ -153,6 +163,8 @@ class Links:
         """Stops listening to the registry, and lets go of what opens links."""
         if self._watch is not None:
             self._watch.close()
+        if self._core.config.explain_file:
+            self._write_decisions()
         self._open_link = _closed
 
 

@@ -125,6 +125,11 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         left_ms = self._reported_ms / executors - (now - self._reported_at_s) * 1000.0
         return (left_ms if left_ms > 0.0 else 0.0), self._unseen_ms / executors
 
+    @property
+    def reported_at_s(self) -> float:
+        """When the last report was made; 0 before the first."""
+        return self._reported_at_s
+
     def standing_ms(self) -> float:
         """The same in one figure with nothing taken off for time: where many routers send, what others have added since
         is about as much as was worked off."""

@@ -65,14 +65,18 @@ def pick(
     now: float,
     units: float = 1.0,
     fresh: tuple[Worker, ...] | None = None,
+    seen: list[tuple[Worker, Terms]] | None = None,
 ) -> Picked | Nobody:
     """Picks among `offer`, with at most `sample` remote candidates, for a request of this kind and so many units; its
     body and reply take `nbytes` together. `avoid`: workers that failed this request. `fresh`: those whose load was just
-    read, in place of a sample."""
+    read, in place of a sample. `seen` is given whoever was priced, with all terms."""
     if len(offer.everyone) == 1 and not avoid:  # most routers of one machine: nothing to compare
         (only,) = offer.everyone
         if not only.why_not(now):
-            return Picked(only, price(only.line, only.ahead, only.speed, kind, nbytes, now, units), 1)
+            terms = price(only.line, only.ahead, only.speed, kind, nbytes, now, units)
+            if seen is not None:
+                seen.append((only, terms))
+            return Picked(only, terms, 1)
     excluded: list[tuple[str, str]] = []
     usable: list[Worker] = []
     if fresh is not None:
@@ -90,7 +94,7 @@ def pick(
             last_resort = True
     if not usable:
         return Nobody(tuple(excluded))
-    return _cheapest(usable, kind, nbytes, units, rng, now, tuple(excluded), last_resort)
+    return _cheapest(usable, kind, nbytes, units, rng, now, tuple(excluded), last_resort, seen)
 
 
 def _cheapest(
@@ -102,13 +106,18 @@ def _cheapest(
     now: float,
     excluded: tuple[tuple[str, str], ...],
     last_resort: bool,
+    seen: list[tuple[Worker, Terms]] | None,
 ) -> Picked:
     best = usable[0]
     terms, ties = price(best.line, best.ahead, best.speed, kind, nbytes, now, units), 1
     second: Worker | None = None
     second_terms: Terms | None = None
+    if seen is not None:
+        seen.append((best, terms))
     for worker in usable[1:]:
         other = price(worker.line, worker.ahead, worker.speed, kind, nbytes, now, units)
+        if seen is not None:
+            seen.append((worker, other))
         if other[0] < terms[0] - _SAME_MS:
             best, terms, ties, second, second_terms = worker, other, 1, best, terms
             continue

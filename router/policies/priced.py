@@ -17,8 +17,9 @@ from fabric.layout import layout_of
 from fabric.message import Body
 from fabric.transport import Answer, PeerFacts, WireName
 from router.config import RouterConfig
-from router.core import Core, Read
+from router.core import Core
 from router.dispatch import Attempt
+from router.fresh import Read
 from router.load import Page
 from router.table import Dial
 

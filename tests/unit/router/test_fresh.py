@@ -11,9 +11,8 @@ from fabric import errors
 from fabric.frame import Load
 from fabric.transport import WireName
 from router.config import RouterConfig
-from router.core import Read
 from router.dispatch import Attempt
-from router.fresh import RANKED_MAX, far, near, pays
+from router.fresh import RANKED_MAX, Read, far, near, pays
 from router.load import Page
 from tests.unit.router.fleet import Fleet, answer, name_of
 
@@ -163,3 +162,14 @@ def test_without_pages_nothing_is_read() -> None:
     step = fleet.life().send(None)
     assert isinstance(step, Attempt)
     assert WireName.RPC is step.link.wire
+
+
+def test_a_record_names_the_second_of_a_tie() -> None:
+    fleet = Fleet("a", "b", config=RouterConfig(seed=1, tied=True, explain_kept=9))
+    fleet.core.pages = lambda _: None
+    life, sent = tied_attempt(fleet)
+    assert sent.tied is not None
+    (decision,) = fleet.core.explain(str(sent.call.id))
+    assert decision.tied == sent.tied.picked.worker.name
+    assert any("tied with" in line for line in decision.sentences())
+    fleet.finish(life, answer())  # type: ignore[arg-type]

@@ -1,0 +1,23 @@
+"""Counts of one router at one moment.
+
+Read `router/core.py` next, which fills them in.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStatistics:
+    """Counts of one router at one moment. `workers` has one line for each worker."""
+
+    active: int
+    retrying: int
+    retries: int
+    retries_refused: int
+    replies_copied_out: int
+    replies_held_bytes: int
+    workers: tuple[str, ...]
