@@ -76,7 +76,9 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         )
         self._socket_path = str(self._folder / SOCKET)
         self._admission = self._make_admission()
-        self._reception = Reception(self._reactor, self._epoch, self._admission, self._publish, self._model_refused)
+        self._reception = Reception(
+            self._reactor, self._epoch, self._admission, self._publish_soon, self._model_refused
+        )
         self._crew = self._reception.crew = self._make_crew()
         facts = PeerFacts(self._node_id, self._epoch, VERSION)
         limits = ListenerLimits(tenants_max=config.tenants_max, arena_bytes_max=config.arena_bytes_max)
@@ -147,6 +149,10 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         return tuple(entry.name for entry in self._entries if entry.name not in self._refused)
 
     # What it says of itself.
+
+    def _publish_soon(self) -> None:
+        """After the callers of a lost executor have their answers: logs and registries may be slow."""
+        self._reactor.call_later(0.0, self._publish)
 
     def _publish(self) -> None:
         instance = self._instance()

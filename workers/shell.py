@@ -219,16 +219,16 @@ class ExecutorShell:  # mutable: a process, then the next one
         assert self._child is not None, "its pidfd is watched only while there is a process"
         how = self._child.reap()
         self._reactor.remove(self._child.pidfd)
-        if not self._why:
-            self._why = how
-            if self.machine.state not in {ExecutorState.STOPPING, ExecutorState.GONE}:
-                _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, how)
+        told = bool(self._why) or self.machine.state in {ExecutorState.STOPPING, ExecutorState.GONE}
+        self._why = self._why or how
         if self._loading:
             self._load_deaths[self._loading] += 1
             if self._load_deaths[self._loading] >= LOAD_DEATHS_MAX:
                 self._refuse(self._loading, f"the executor {self._why} each time that it loaded this model")
             self._loading = ""
         self.handle(ExecutorEvent.PROCESS_REAPED)
+        if not told:  # last, because who waits for an answer should not wait for a log
+            _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, how)
 
     # What the table's commands mean.
 
