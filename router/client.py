@@ -13,6 +13,7 @@ from fabric.errors import InvalidArgument, OverspillError
 from router.dispatch import Attempt
 from router.hints import check_hint
 from router.inputs import declared_specs
+from router.mapping import map_batch
 from router.opening import Opened, open_router
 from router.prepared import Prepared, prepared_inputs
 from router.staging import release
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.core import Core, Life, Wait
     from router.fresh import Read
+    from router.mapping import Mapped
     from router.prepared import _Inputs
     from router.record import Decision
     from router.reply import Reply
@@ -92,6 +94,26 @@ class Router:
         core = self._core
         offer, deadline = core.admit(model, timeout_s, priority)
         return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
+
+    def map(
+        self,
+        model: str,
+        batch: Mapping[str, object],
+        *,
+        timeout_s: float,
+        priority: int = 0,
+        shared: Mapping[str, object] | None = None,
+    ) -> Mapped:
+        """Splits one large batch over all workers and returns its outputs in order.
+
+        All arrays of `batch` have the same first dimension, its rows; `shared` goes with every part whole. A part is
+        tried again by the rules of `infer`, alone. Raises what `infer` raises: the first error that a part ends with.
+        """
+
+        def send(inputs: Mapping[str, object], left_s: float) -> Reply:
+            return self.infer(model, inputs, timeout_s=left_s, priority=priority)
+
+        return map_batch(self._core, send, model, batch, shared or {}, timeout_s)
 
     def models(self) -> tuple[str, ...]:
         """The names of the models that nodes take requests for, sorted."""

@@ -126,6 +126,11 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         return (left_ms if left_ms > 0.0 else 0.0), self._unseen_ms / executors
 
     @property
+    def executors(self) -> int:
+        """How many executors share its work, by its last report; 1 before the first."""
+        return self._executors
+
+    @property
     def reported_at_s(self) -> float:
         """When the last report was made; 0 before the first."""
         return self._reported_at_s
