@@ -21,10 +21,13 @@ from fabric.frame import Load
 from fabric.layout import Layout
 from fabric.memory.lease import Lease
 from fabric.message import Body, RequestId
+from fabric.peer import PeerFacts
 
 if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
+
+__all__ = ["Answer", "Call", "Channel", "PeerFacts", "WireName"]
 
 
 class WireName(Enum):
@@ -34,15 +37,6 @@ class WireName(Enum):
     RDMA = "rdma"
     RPC = "rpc"
     SIM = "sim"
-
-
-@dataclass(frozen=True, slots=True)
-class PeerFacts:
-    """What the peer said of itself when the channel opened."""
-
-    node_id: str
-    node_epoch: int
-    version: int
 
 
 @final

@@ -22,7 +22,7 @@ from fabric.frame import VERSION
 from fabric.host import host_id
 from fabric.local.listener import ListenerLimits, LocalListener
 from fabric.local.reactor import Reactor
-from fabric.transport import PeerFacts
+from fabric.peer import PeerFacts
 from workers.admission import Admission, ExecutorDesk, ModelQueue
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
 from workers.child import Settings
