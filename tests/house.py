@@ -32,6 +32,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 HOMES: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
+    "setuptools": ("setup.py",),
+    "mypyc": ("setup.py",),
     "ml_dtypes": ("examples/*",),
     "pyverbs": ("fabric/rdma/verbs.py",),
     "grpc": ("fabric/rpc_fallback/*", "frontdoor/*"),

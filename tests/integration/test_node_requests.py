@@ -127,6 +127,7 @@ def test_queue_full_expiry_and_priorities(node: RunningNode, client: Client) -> 
             if isinstance(full, QueueFull):
                 break
             assert isinstance(full, DeadlineExceeded)
+            time.sleep(0.05)  # leaves the three a place
         assert full.fate is Fate.NEVER_RAN
         assert took_s < 1.0
     for thread in threads:
