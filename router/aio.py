@@ -17,6 +17,7 @@ from router.fresh import Read
 from router.hints import check_hint
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
+from router.race import race
 from router.staging import release
 
 if TYPE_CHECKING:
@@ -145,7 +146,10 @@ async def _drive(core: Core, life: Life, staged: Body | None) -> Reply:
             step = life.send(outcome)
             if isinstance(step, Attempt):
                 try:
-                    outcome = await step.link.call_async(step.call, step.deadline)
+                    if core.hedger is None:
+                        outcome = await step.link.call_async(step.call, step.deadline)
+                    else:
+                        outcome = await race(core.hedger, step)
                 except OverspillError as error:
                     outcome = error
             elif isinstance(step, Read):

@@ -155,7 +155,7 @@ def _drive(core: Core, life: Life) -> Reply:
             step = life.send(outcome)
             if isinstance(step, Attempt):
                 try:
-                    outcome = step.link.call(step.call, step.deadline)
+                    outcome = step.link.call(step.call, step.deadline) if core.racing is None else core.racing(step)
                 except OverspillError as error:
                     outcome = error
             else:

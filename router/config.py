@@ -36,6 +36,9 @@ class RouterConfig:
     """Send a request of an idempotent model to the two cheapest workers when it would wait at both: the first to begin
     it runs it, the other withdraws it. Only where nodes tell when they begin a request, as those of the simulator do;
     elsewhere both would often run it."""
+    hedge_ratio: float = 0.0
+    """Copies of late requests, as a share of all: 0.05 is a good start, 0 sends none. Blocking calls then run on the
+    background thread, which costs each of them some tens of microseconds."""
     refuse_late: bool = True
     """Refuse a request at once when the queues before every worker are longer than its time, or than its priority
     allows; off, it is sent and expires in a queue."""
@@ -75,11 +78,14 @@ class RouterConfig:
                 "retry_budget_min",
                 "tied",
                 "refuse_late",
+                "hedge_ratio",
                 "explain_kept",
                 "explain_file",
             } and not (isfinite(value) and value > 0):
                 raise ConfigError(f"{name} is {value}; give a number above zero")
         if self.retry_budget_min < 0:
             raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")
+        if not 0.0 <= self.hedge_ratio <= 1.0:
+            raise ConfigError(f"hedge_ratio is {self.hedge_ratio}; give a share from 0 to 1.0")
         if self.retry_budget_ratio > 1.0:
             raise ConfigError(f"retry_budget_ratio is {self.retry_budget_ratio}; give a share of at most 1.0")

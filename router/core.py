@@ -22,6 +22,7 @@ from router.backoff import FullJitter
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
 from router.fresh import Read, far, near, pays
+from router.hedge import Hedger
 from router.pick import Nobody
 from router.record import Record
 from router.reply import Holdings, Reply
@@ -59,8 +60,7 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """The state of one router. `clock` is monotonic seconds, `arena` memory of its own for what no node gives any; None
-    where nothing is staged, as in the simulator."""
+    """The state of one router. `clock` is monotonic seconds, `arena` its own memory; None where nothing is staged."""
 
     def __init__(
         self, client_id: int, config: RouterConfig, arena: Arena | None, rng: Random, clock: Callable[[], float]
@@ -77,11 +77,14 @@ class Core:
         self.holdings = Holdings()
         self.staging = Staging(arena, self._shared_arena, self.holdings.blamed)
         self.closed = False
+        self.racing: Callable[[Attempt], Answer] | None = None
+        """Carries out an attempt that may be hedged, for a blocking caller."""
         self.pages: ReadPage | None = None
-        """Reads a worker's load page now, in microseconds; None where no wire can, and reports come with answers."""
+        """Reads a worker's load page, in microseconds; None where no wire can, and reports come with answers."""
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
         if config.explain_kept or config.explain_file:
             self._dispatcher.record = Record(max(config.explain_kept, 1), to_file=bool(config.explain_file))
+        self.hedger = Hedger(config.hedge_ratio, self.lock, clock) if config.hedge_ratio else None
         self._backoff_s = FullJitter(config.backoff_first_s, config.backoff_max_s, rng).after
         self._pid = os.getpid()
 

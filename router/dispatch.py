@@ -56,9 +56,10 @@ NEUTRAL = (errors.ResourceExhausted, errors.DeadlineExceeded, errors.Cancelled, 
 class Tied:  # mutable: whoever carries the attempt out says who won
     """The other worker of an attempt that was sent to two: it counts as out at both until one has answered."""
 
-    __slots__ = ("dispatch", "link", "picked", "won")
+    __slots__ = ("began_s", "dispatch", "link", "picked", "won")
 
-    def __init__(self, picked: Picked, link: WorkerLink, dispatch: Dispatch) -> None:
+    def __init__(self, picked: Picked, link: WorkerLink, dispatch: Dispatch, began_s: float) -> None:
+        self.began_s = began_s
         self.picked = picked
         self.link = link
         self.dispatch = dispatch
@@ -219,7 +220,7 @@ class Dispatcher:
         if queue_ms + unseen_ms < least_ms or terms[0] > TIE_COST_MAX * total_ms or second.link is None:
             return
         dispatch = second.ahead.sent(second.speed.full_ms(attempt.kind) * attempt.units)
-        attempt.tied = Tied(Picked(second, terms, found.candidates), second.link, dispatch)
+        attempt.tied = Tied(Picked(second, terms, found.candidates), second.link, dispatch, attempt.began_s)
 
     @staticmethod
     def _untie(attempt: Attempt, tied: Tied) -> None:
@@ -230,6 +231,7 @@ class Dispatcher:
             return
         attempt.picked.worker.ahead.ended(attempt.dispatch)
         attempt.picked, attempt.link, attempt.dispatch = tied.picked, tied.link, tied.dispatch
+        attempt.began_s = tied.began_s
 
     def end(self, attempt: Attempt, attempts: Attempts) -> None:
         """Takes a dispatch out of the books and learns from its outcome. With an answer the request is out no more."""

@@ -26,6 +26,7 @@ from fabric.rdma.engine import Engine
 from router.config import RouterConfig
 from router.core import Core
 from router.links import Links
+from router.race import racing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -99,6 +100,8 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
     dice = Random(config.seed)  # noqa: S311 - hides nothing
     core = Core(secrets.randbits(64) or 1, config, arena, dice, time.monotonic)
     background = LoopThread()
+    if core.hedger is not None:
+        core.racing = racing(core.hedger, background.submit)
     engine = Engine(background.loop, config.link.rdma_config)  # opens no device before a node offers rdma
     links = Links(core, background, _opener(core, background, arena, engine))
     try:

@@ -1,0 +1,170 @@
+"""Copies of late requests: when one may be sent, under which budget, and that nothing is left of the one that lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fabric import errors
+from fabric.frame import Load
+from router.config import RouterConfig
+from router.hedge import HEDGE_AFTER, HedgeBudget, Hedger
+from router.race import race
+from tests.unit.router.fleet import Fleet, answer, body, name_of
+
+if TYPE_CHECKING:
+    from fabric.deadline import Deadline
+    from fabric.transport import Answer, Call
+    from router.dispatch import Attempt
+    from tests.unit.router.fleet import Life
+
+
+def fleet_of(*names: str, ratio: float = 1.0) -> tuple[Fleet, Hedger]:
+    """Workers that know the model and take a millisecond for it."""
+    fleet = Fleet(*names, config=RouterConfig(seed=1, hedge_ratio=ratio))
+    kind = fleet.core.table.work.kind("plan", body().layout.body_bytes)
+    for worker in fleet.core.table.workers:
+        worker.speed.learn(kind, 1.0, fleet.now)
+        kind.learn(1.0, 64, fleet.now)
+    hedger = fleet.core.hedger
+    assert hedger is not None
+    return fleet, hedger
+
+
+def begun(fleet: Fleet) -> tuple[Life, Attempt]:
+    life = fleet.life()
+    return life, fleet.send(life)
+
+
+class Scripted:
+    """Stands in for the link of an attempt: answers after a while, or never, or fails."""
+
+    alive = True
+
+    def __init__(self, after_s: float, outcome: Answer | errors.OverspillError) -> None:
+        self.after_s, self.outcome, self.cancelled = after_s, outcome, False
+
+    async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        try:
+            await asyncio.sleep(self.after_s)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if isinstance(self.outcome, errors.OverspillError):
+            raise self.outcome
+        return self.outcome
+
+
+def run_race(fleet: Fleet, hedger: Hedger, attempt: Attempt, first: Scripted, second: Scripted) -> Answer:
+    attempt.link = first  # type: ignore[assignment]
+    other = attempt.picked.second
+    assert other is not None
+    other.link = second  # type: ignore[assignment]
+    return asyncio.run(race(hedger, attempt))
+
+
+def test_a_late_request_is_answered_by_its_copy_and_the_original_is_cancelled() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life, attempt = begun(fleet)
+    first, second = Scripted(30.0, answer()), Scripted(0.0, answer(compute_us=7))
+    found = run_race(fleet, hedger, attempt, first, second)
+    assert (found.compute_us, first.cancelled, hedger.budget.sent) == (7, True, 1)
+    winner = attempt.picked.second
+    assert winner is not None
+    assert fleet.finish(life, found).trace.worker == winner.name
+    fleet.assert_idle()
+
+
+def test_one_that_is_answered_in_time_is_never_copied() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life, attempt = begun(fleet)
+    found = run_race(fleet, hedger, attempt, Scripted(0.0, answer(compute_us=5)), Scripted(0.0, answer()))
+    assert (found.compute_us, hedger.budget.sent) == (5, 0)
+    fleet.finish(life, found)
+    fleet.assert_idle()
+
+
+def test_a_copy_that_fails_does_not_end_the_original() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life, attempt = begun(fleet)
+    name = name_of(attempt)
+    lost = Scripted(0.0, errors.NodeLost("the node was lost"))
+    found = run_race(fleet, hedger, attempt, Scripted(0.1, answer(compute_us=5)), lost)
+    assert (found.compute_us, hedger.budget.sent) == (5, 1)
+    assert fleet.finish(life, found).trace.worker == name
+    fleet.assert_idle()
+
+
+def test_when_both_fail_the_original_tells_why() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life, attempt = begun(fleet)
+    with pytest.raises(errors.ExecutorLost):
+        run_race(fleet, hedger, attempt, Scripted(0.05, errors.ExecutorLost("x")), Scripted(0.0, errors.NodeLost("y")))
+    life.close()
+    fleet.assert_idle()
+
+
+def test_giving_up_leaves_no_call_behind() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life, attempt = begun(fleet)
+    first, second = Scripted(30.0, answer()), Scripted(30.0, answer())
+
+    async def give_up() -> None:
+        attempt.link = first  # type: ignore[assignment]
+        other = attempt.picked.second
+        assert other is not None
+        other.link = second  # type: ignore[assignment]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(race(hedger, attempt), 0.2)
+
+    asyncio.run(give_up())
+    assert first.cancelled
+    assert second.cancelled
+    life.close()
+    fleet.assert_idle()
+
+
+def test_a_copy_is_sent_after_several_times_what_was_predicted_and_only_where_it_begins_at_once() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life, attempt = begun(fleet)
+    predicted_ms = attempt.picked.terms[0]
+    assert hedger.after_s(attempt) == pytest.approx(HEDGE_AFTER * predicted_ms / 1000.0, rel=0.01)
+    other = attempt.picked.second
+    assert other is not None
+    other.ahead.reported(Load(9, 0, 50_000, 1), fleet.now)
+    assert hedger.copy(attempt) is None, "in a busy fleet everything is late"
+    assert hedger.budget.sent == 0
+    life.close()
+
+
+def test_what_must_not_run_twice_is_never_copied() -> None:
+    fleet, hedger = fleet_of("a", "b")
+    life = fleet.life("ledger")
+    attempt = fleet.send(life)
+    assert hedger.after_s(attempt) is None
+    life.close()
+
+
+def test_the_budget_is_a_share_and_never_ends_the_original() -> None:
+    budget = HedgeBudget(0.05)
+    granted = 0
+    for _ in range(2000):
+        budget.earn()
+        granted += budget.take()
+    assert granted <= 0.05 * 2000 + 1
+    assert granted >= 0.05 * 2000 - 1
+    assert budget.refused == 2000 - granted
+    fleet, hedger = fleet_of("a", "b", ratio=0.0001)
+    hedger.budget.take()
+    life, attempt = begun(fleet)
+    found = run_race(fleet, hedger, attempt, Scripted(0.1, answer(compute_us=5)), Scripted(0.0, answer()))
+    assert found.compute_us == 5
+    fleet.finish(life, found)
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.5, float("nan")])
+def test_a_ratio_that_is_no_share_is_refused(ratio: float) -> None:
+    with pytest.raises(errors.ConfigError):
+        RouterConfig(hedge_ratio=ratio)
