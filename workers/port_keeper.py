@@ -84,7 +84,7 @@ class PortOwner(Protocol):
 
 class PortKeeper:  # mutable: owns the process
     """A port of one node. `port` is its number while it serves, else 0; `name` is what an rdma port serves on, empty
-    while it has no device."""
+    while it has no device; `answered` says that it has told either once."""
 
     def __init__(self, reactor: Reactor, settings: PortSettings | RdmaPortSettings, owner: PortOwner) -> None:
         self.port = 0
@@ -97,6 +97,7 @@ class PortKeeper:  # mutable: owns the process
         self._pidfd = -1
         self._heard = b""
         self._had_port = False
+        self.answered = False
         self._crashes = 0
         self._up_since_s = 0.0
         self._stopping = False
@@ -183,7 +184,7 @@ class PortKeeper:  # mutable: owns the process
     def _understand(self, answer: dict[str, object]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.name = str(answer.get("name", ""))
+        self.name, self.answered = str(answer.get("name", "")), True
         if "port" in answer:
             self.port = int(str(answer["port"]))
             self._up_since_s = monotonic()
@@ -203,6 +204,7 @@ class PortKeeper:  # mutable: owns the process
         code = process.wait()
         self._release(process)
         was_up, self.port, self.name = bool(self.port), 0, ""
+        self.answered = True  # it has nothing to say any more
         if self._timer is not None:
             self._timer.cancel()
         if self._stopping:

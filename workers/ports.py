@@ -41,8 +41,9 @@ class Ports:  # mutable: owns processes
 
     @property
     def port(self) -> int:
-        """The rpc port's number while it serves, else 0."""
-        return self._rpc.port
+        """The rpc port's number while it serves, else 0; not before the rdma port has said what it has, so that the
+        first word of a node tells all its wires."""
+        return self._rpc.port if self._rdma is None or self._rdma.answered else 0
 
     @property
     def rdma(self) -> str:

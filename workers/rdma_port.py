@@ -107,6 +107,8 @@ class RdmaPort:  # mutable: owns the listener's socket
                 self._told, first = name, False
                 if why:
                     _log.warning("no rdma here, callers stay on rpc: %s", why)
+                else:
+                    _log.info("rdma goes over %s", name)
                 say({"port": 1, "name": name})
             await asyncio.sleep(LOOK_S)
 

@@ -15,7 +15,7 @@ from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError
 from fabric.rdma.heads import HELLO_PLACE, HeadKind, read_place
 from fabric.rdma.lifecycle import LinkDo, LinkEvent, LinkState, step
 from fabric.rdma.pair import Route
-from fabric.rdma.pairs import CTL_RECEIVED, CTL_SENT, MARKER, PIECE_SENT, Pairs, kind_of
+from fabric.rdma.pairs import BULK_RECEIVED, CTL_RECEIVED, CTL_SENT, MARKER, PIECE_SENT, Pairs, kind_of
 from fabric.rdma.posts import Posts
 from fabric.rdma.talk import Message, Talk
 from fabric.rdma.verbs import ERRORS
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 DRAIN_S = 1.0
 """What was posted comes back within milliseconds; a device that does not give it back is not waited for longer."""
 _SPEAKS = frozenset({LinkState.CONNECTED, LinkState.LIVE})
+_RECEIVES = frozenset({CTL_RECEIVED, BULK_RECEIVED})
 _ENDS = frozenset({LinkState.DRAINING, LinkState.GONE})
 
 
@@ -200,6 +201,8 @@ class Connection:  # mutable: its state is its life
 
     def _settle(self, done: Done, arrived: list[tuple[Head, bytes, int | None]], whole: list[Write]) -> None:
         kind, number = kind_of(done.wr_id)
+        if kind in _RECEIVES and (done.status or self._state is LinkState.DRAINING):
+            self._pairs.receive_came_back()
         if kind == MARKER:
             self._pairs.came_back(number)
         elif done.status:

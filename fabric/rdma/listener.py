@@ -134,7 +134,8 @@ class RdmaListener:  # mutable: its peers come and go
     async def _sweep(self) -> None:
         while not self._closed:
             await asyncio.sleep(LOOK_S)
-            silent_from_s = time.monotonic() - self._engine.config.silent_s
+            now = time.monotonic()
             for peer in tuple(self._peers):
-                if peer.heard_s < silent_from_s:
+                peer.forget(now)
+                if peer.heard_s < now - self._engine.config.silent_s:
                     peer.end("the caller has been silent for too long")

@@ -1,9 +1,9 @@
 """The two queue pairs of one connection with all their memory: what is posted where, and how it comes to an end.
 
 One protection domain holds a ring (receives, sends, staged frames) and the regions of the owner; closing goes from the
-pairs down to the domain. To know that nothing is posted any more, a marker is posted behind everything in each queue.
-All methods are called under the connection's lock, except `destroy` of one that was never shared. This module counts no
-credit and reads no message. Read `fabric/rdma/connection.py` next.
+pairs down to the domain. To know that nothing is posted any more, receives are counted, and a marker follows what is
+sent. All methods are called under the connection's lock, except `destroy` of one that was never shared. This module
+counts no credit and reads no message. Read `fabric/rdma/connection.py` next.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Pairs:  # mutable: posted to, then destroyed
         self._free = list(range(BULK_DEPTH))
         self._posted = self._done = 0
         self._markers: set[int] = set()
+        self._receives_out = 0
         self._domain: Domain | None = None
         self._destroyed = False
         try:
@@ -103,9 +104,9 @@ class Pairs:  # mutable: posted to, then destroyed
             self._at = address_of(self._ring)
             self._view = memoryview(self._ring)
             self._memory = self._take(Registered(domain, engine.budget, self._at, _RING_BYTES, Use.RECEIVED))
-            # One more of each, for the marker.
-            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 1, CTL_DEPTH + 1, _INLINE_BYTES))
-            self._bulk = self._own(Pair(domain, place.completions, PIECES_DEPTH + 1, BULK_DEPTH + 1, _INLINE_BYTES))
+            # One more send of each, for the marker.
+            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 1, CTL_DEPTH, _INLINE_BYTES))
+            self._bulk = self._own(Pair(domain, place.completions, PIECES_DEPTH + 1, BULK_DEPTH, _INLINE_BYTES))
             self._verbs = domain.verbs
             self._manners = [
                 Manners(
@@ -140,8 +141,10 @@ class Pairs:  # mutable: posted to, then destroyed
         self._tiny = self._prepare(_TINY_AT, 64, BULK_RECEIVED, 0)
         for each in self._receives:
             self._ctl.post_receive(each)
+            self._receives_out += 1
         for _ in range(BULK_DEPTH):
             self._bulk.post_receive(self._tiny)
+            self._receives_out += 1
 
     def connect(self, ctl: Route, bulk: Route) -> None:
         """Connects both. Raises Unavailable."""
@@ -225,26 +228,26 @@ class Pairs:  # mutable: posted to, then destroyed
     # The end.
 
     def stop(self) -> None:
-        """Nothing moves any more; markers follow what is posted."""
+        """Nothing moves any more; a marker follows what is posted to send. Raises Unavailable."""
         for number, pair in enumerate(self._pairs):
             pair.to_error()
-            for receive in (True, False):
-                marker = number * 2 + receive
-                prepared = self._prepare(_TINY_AT, 64, MARKER, marker, receive=receive)
-                self._markers.add(marker)
-                if receive:
-                    pair.post_receive(prepared)
-                else:
-                    pair.post_send(prepared, self._wr_id(MARKER, marker), _TINY_AT, signaled=True)
+            prepared = self._prepare(_TINY_AT, 64, MARKER, number, receive=False)
+            self._markers.add(number)
+            pair.post_send(prepared, self._wr_id(MARKER, number), _RING_BYTES, signaled=True)
 
     def came_back(self, marker: int) -> None:
-        """This queue is empty."""
+        """Nothing that was sent on this pair is out."""
         self._markers.discard(marker)
+
+    def receive_came_back(self) -> None:
+        """One receive is not posted any more: soft-RoCE tells nothing of receives that are posted after an error, so
+        they are counted, not marked."""
+        self._receives_out -= 1
 
     @property
     def drained(self) -> bool:
         """Whether all queues are empty."""
-        return not self._markers
+        return not self._markers and self._receives_out <= 0
 
     def destroy(self) -> None:
         """Destroys all of it, from the pairs down to the domain. Harmless twice."""

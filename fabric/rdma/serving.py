@@ -14,15 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import (
-    ArenaFull,
-    NodeLost,
-    OverspillError,
-    ProtocolError,
-    QueueFull,
-    ResourceExhausted,
-    StaleEpoch,
-)
+from fabric.errors import ArenaFull, NodeLost, OverspillError, ProtocolError, QueueFull, ResourceExhausted, StaleEpoch
 from fabric.frame import Kind, check_header, decode_request
 from fabric.hello import encode_pong
 from fabric.layout import parse_layout
@@ -81,6 +73,10 @@ class Serving:  # mutable: one peer's connection
             self._way_back.tell(HeadKind.BYE, why.encode()[:512])
             asyncio.get_running_loop().call_later(LOOK_S, self._connection.close, NodeLost(why))
 
+    def forget(self, now: float) -> None:
+        """Lets go of replies that the node has forgotten too."""
+        self._kept.acknowledge(0, now)
+
     def bury(self) -> None:
         """Ends what is left. Harmless twice."""
         self._kept.give_up()
@@ -113,6 +109,7 @@ class Serving:  # mutable: one peer's connection
         elif head.kind is HeadKind.LEFT:
             self._look_empty(self._memory.leave(head.note))
         elif head.kind is HeadKind.BYE:
+            self._kept.give_up()  # and asks for nothing again
             raise NodeLost("the caller said goodbye")
         else:
             raise ProtocolError(f"a caller sent {head.kind.name}, which is not for nodes; update the older side")
@@ -223,14 +220,25 @@ class Serving:  # mutable: one peer's connection
             try:
                 return await region.channel.call_async(call, deadline)
             except ArenaFull as full:
-                size = min(4 * region.arena.nbytes, self._config.arena_bytes_max)
                 newest = self._memory.newest
                 if newest.arena.nbytes > region.arena.nbytes:
                     region = newest
-                elif size > region.arena.nbytes and not self._lost:
-                    region = await self._larger(size)
+                    continue
+                larger = await self._larger_or_none(4 * region.arena.nbytes)
+                if larger is not None:
+                    region = larger
                 elif not self._kept.give_up():
                     raise ResourceExhausted(str(full), full.fate) from None
+
+    async def _larger_or_none(self, size: int) -> NodeRegion | None:
+        """A larger region, where that is allowed and may be pinned."""
+        if size > self._config.arena_bytes_max or self._lost:
+            return None
+        try:
+            return await self._larger(size)
+        except OverspillError as error:
+            _log.info("client %016x gets no larger region: %s", self.client_id, str(error))
+            return None
 
     async def _larger(self, size: int) -> NodeRegion:
         larger = await self._memory.add(size)
@@ -272,8 +280,7 @@ class Serving:  # mutable: one peer's connection
 
     async def _end_session(self, region: NodeRegion) -> None:
         """Kept replies may lie in its arena: it ends when none of that time is left."""
-        end_s = time.monotonic() + HELD_S
-        while len(self._kept) and time.monotonic() < end_s:  # noqa: ASYNC110 - there is no hurry
+        while len(self._kept):  # noqa: ASYNC110 - there is no hurry, and none is kept for longer than its time
             await asyncio.sleep(LOOK_S)
         region.channel.close(Deadline(time.monotonic()))
 
@@ -282,7 +289,6 @@ class Serving:  # mutable: one peer's connection
         end_s = time.monotonic() + HELD_S
         me = asyncio.current_task()
         while time.monotonic() < end_s and (len(self._kept) or any(task is not me for task in self._tasks)):
-            self._kept.acknowledge(0, time.monotonic())
             await asyncio.sleep(LOOK_S)
         self.bury()
 
