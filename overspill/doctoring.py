@@ -12,13 +12,13 @@ import resource
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import OverspillError
+from overspill.findings import Finding, Grade
+from overspill.rdma_doctoring import look, rdma_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,26 +27,7 @@ PROBE_TIMEOUT_S = 2.0
 FDS_WANTED = 4096
 """Each tenant socket takes one descriptor in the node and one in each executor; 1024 would stop a busy node early."""
 
-
-class Grade(Enum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    NOTE = "note"
-    MISSING = "missing"
-    BROKEN = "broken"
-
-
 _GRADES = {"fine": Grade.OK, "note": Grade.NOTE, "broken": Grade.BROKEN}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check saw, in one sentence."""
-
-    grade: Grade
-    subject: str
-    sentence: str
 
 
 def machine_findings() -> Iterator[Finding]:
@@ -60,7 +41,7 @@ def machine_findings() -> Iterator[Finding]:
     else:
         yield Finding(Grade.OK, "open files", f"limit {soft}")
     yield from _libraries()
-    yield _rdma()
+    yield from rdma_findings(look())
 
 
 def _shared_memory() -> Finding:
@@ -96,7 +77,6 @@ def _libraries() -> Iterator[Finding]:
         "onnxruntime": ("ONNX models need it", "pip install onnxruntime"),
         "consul": ("the consul: registry needs it", "pip install py-consul"),
         "numba": ("the dispatch example needs it", "pip install numba"),
-        "pyverbs": ("the rdma wire needs it", "apt install python3-pyverbs, the PyPI wheel needs its own libibverbs"),
         "cupy": ("GPU kernels need it", "pip install cupy-cuda13x"),
         "tensorrt": ("TensorRT engines need it", "pip install tensorrt"),
     }
@@ -110,14 +90,6 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(Grade.MISSING, module, f"{purpose}; {mend}")
         else:
             yield Finding(Grade.OK, module, "installed")
-
-
-def _rdma() -> Finding:
-    devices = Path("/sys/class/infiniband")
-    names = sorted(path.name for path in devices.iterdir()) if devices.is_dir() else []
-    if names:
-        return Finding(Grade.OK, "rdma devices", ", ".join(names))
-    return Finding(Grade.MISSING, "rdma devices", "this machine has none; remote nodes are reached over the rpc wire")
 
 
 def registry_findings(url: str) -> list[Finding]:

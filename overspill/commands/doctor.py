@@ -19,7 +19,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Prints one line for each finding."""
-    from overspill.doctoring import Grade, machine_findings, registry_findings, repository_findings
+    from overspill.doctoring import machine_findings, registry_findings, repository_findings
+    from overspill.findings import Grade
 
     findings = list(machine_findings())
     if args.registry:

@@ -15,7 +15,8 @@ from discovery.agent.registry import ConsulRegistry
 from discovery.instance import Insert
 from discovery.registry import open_registry
 from fabric.errors import ConfigError, RegistryUnavailable
-from overspill.doctoring import Grade, registry_findings
+from overspill.doctoring import registry_findings
+from overspill.findings import Grade
 from tests.consul_agents import FAST, Agent, binary, free_ports, wait_until
 from tests.contract.test_watch import Told
 from tests.integration.rpc_certificates import Authority

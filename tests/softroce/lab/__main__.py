@@ -44,8 +44,8 @@ def main() -> int:
 def _build() -> int:
     began_s = time.monotonic()
     made = image.build()
-    for cpus in (1, 2):
-        snapshot.snapshot(made, qemu.Shape(cpus))
+    for nodes in (1, 2):
+        snapshot.snapshot(made, qemu.shape_for(nodes))
     sys.stderr.write(f"ready in {time.monotonic() - began_s:.1f} s, {qemu.acceleration()}, in {cache_folder()}\n")
     return 0
 

@@ -39,8 +39,17 @@ class Asked:
         except (LabError, IndexError, OSError) as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def tidy(self) -> None:
-        """Ends what a test left running, plugs what it left unplugged. Raises LabError when a guest cannot be had."""
+    def mend(self) -> None:
+        """Plugs what a test left unplugged and brings back the guest it killed. Raises LabError when that fails."""
+        if self._broken:
+            for node, each in enumerate(self._lab.guests):
+                if not each.alive():
+                    self._lab.restart(node)
+            self._lab.heal()
+            self._broken = False
+
+    def end_processes(self) -> None:
+        """Ends what the tests of one worker left running."""
         for process in self._processes:
             if process.code is None and process.guest.alive():
                 with contextlib.suppress(LabError):
@@ -48,12 +57,6 @@ class Asked:
         self._processes.clear()
         self._lines.clear()
         self.notes.clear()
-        if self._broken:
-            for node, each in enumerate(self._lab.guests):
-                if not each.alive():
-                    self._lab.restart(node)
-            self._lab.heal()
-            self._broken = False
 
     def _cable(self, node: int, card: int, up: bool) -> None:
         self._broken = True

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 START_S = 120.0
 """A resumed guest is ready within two seconds on a quiet machine; ten with busy neighbours."""
 ANSWER_S = 60.0
+LEASH = ("setpriv", "--pdeathsig", "KILL", "--")
+"""A guest ends with the process that started it, however that one ends."""
 LINES_MAX = 100_000
 
 
@@ -85,7 +87,7 @@ class Guest:
         self._next_id = 0
         self._lock = threading.Lock()
         with (folder / "log").open("wb") as log:
-            full = [*words, "-incoming", f"exec:cat {memory}"]
+            full = [*LEASH, *words, "-incoming", f"exec:cat {memory}"]
             self._process = subprocess.Popen(
                 full, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -6,8 +6,10 @@ A lab belongs to one process and ends with it: its folder goes, its guests are k
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,8 +34,9 @@ class Lab:
         self.nodes = nodes
         self._root = root
         self._image = image.build()
-        self._shape = qemu.Shape(cpus=2 if nodes == 1 else 1)
+        self._shape = qemu.shape_for(nodes)
         self._memory = snapshot.snapshot(self._image, self._shape)
+        _compile(root)
         # Short, because the path of a Unix socket has 107 bytes at most (unix(7)).
         self._folder = Path(tempfile.mkdtemp(prefix="r-", dir=cache_folder()))
         self.guests: list[Guest] = []
@@ -97,6 +100,13 @@ class Lab:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _compile(root: Path) -> None:
+    """Compiles what the guests will import, where both Pythons are alike: emulated, it takes long."""
+    if sys.version_info[:2] == tuple(map(int, packages.PYTHON.split("."))):
+        for name in ("fabric", "workers", "router", "discovery", "overspill", "tests/contract", "tests/softroce"):
+            compileall.compile_dir(root / name, quiet=2)
 
 
 def follow(process: Process, timeout_s: float) -> tuple[int, list[str]]:

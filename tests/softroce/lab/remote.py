@@ -122,13 +122,15 @@ class Remote:
             self._tell({"run": item.nodeid, "next": nextitem.nodeid if nextitem else None})
             while (said := self._next(end_s)) is not None:
                 if "done" in said:
-                    self._asked.tidy()
+                    self._asked.mend()
                     return ""
                 if "ask" in said:
                     self._tell(self._asked.answer(said["ask"], said["words"]))
                 if "report" in said:
                     config = item.config
                     report = config.hook.pytest_report_from_serializable(config=config, data=said["report"])
+                    if report.failed:
+                        report.sections.append(("the guests' processes", "\n".join(self._notes())))
                     item.ihook.pytest_runtest_logreport(report=report)
         except LabError as error:
             return str(error)
@@ -152,8 +154,10 @@ class Remote:
         return None
 
     def _last_words(self) -> str:
-        notes = self._asked.notes[-LAST_WORDS:] if self._asked else []
-        return "\n".join([*self._said[-LAST_WORDS:], *notes])
+        return "\n".join([*self._said[-LAST_WORDS:], *self._notes()])
+
+    def _notes(self) -> list[str]:
+        return self._asked.notes[-LAST_WORDS:] if self._asked else []
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -168,7 +172,8 @@ class Remote:
             with contextlib.suppress(LabError):
                 worker.signal(9)  # refused when it has ended, which is what is hoped for
             if self._asked is not None:
-                self._asked.tidy()
+                self._asked.end_processes()
+                self._asked.mend()
         except LabError:
             lab = self._lab
             self._lab = None

@@ -1,0 +1,62 @@
+"""The contract suite of all wires, on the rdma wire: in one guest by events and polled, and between two guests.
+
+The tests are those of `tests/contract/`; here they only get other worlds. The rpc wire runs beside it in one guest, so
+that a failure of the guest or of the suite is told from one of the wire.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.conftest import caller, client, own_client, pool
+from tests.contract.test_calls import *  # noqa: F403
+from tests.contract.test_cancel import *  # noqa: F403
+from tests.contract.test_deadlines import *  # noqa: F403
+from tests.contract.test_death import *  # noqa: F403
+from tests.contract.test_garbage import *  # noqa: F403
+from tests.softroce.worlds import EVENTS_ONLY, SPINNING, RdmaWorld, RpcWorld, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.contract.world import World
+
+__all__ = ["caller", "client", "own_client", "pool"]
+
+MADE: dict[str, Callable[[], World]] = {
+    "events": lambda: RdmaWorld(EVENTS_ONLY),
+    "events2": lambda: RdmaWorld(EVENTS_ONLY),
+    "spin": lambda: RdmaWorld(SPINNING),
+    "rpc": RpcWorld,
+}
+WORLDS = [
+    pytest.param("events", marks=pytest.mark.guests(1)),
+    pytest.param("spin", marks=pytest.mark.guests(1)),
+    pytest.param("events2", marks=pytest.mark.guests(2)),
+    pytest.param("rpc", marks=pytest.mark.guests(1)),
+]
+
+
+@pytest.fixture(autouse=True)
+def collected(no_leaks: None) -> Iterator[None]:
+    """Leaks are counted when closed channels have come to their end."""
+    yield
+    settle()
+
+
+@pytest.fixture(scope="session", params=WORLDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A node that serves the whole session."""
+    made = MADE[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=WORLDS)
+def own_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A node for one test."""
+    made = MADE[request.param]()
+    yield made
+    made.close()

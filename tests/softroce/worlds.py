@@ -1,0 +1,150 @@
+"""The worlds of the contract suite inside guests: the rdma wire, polled or by events, and the rpc wire beside it.
+
+With one guest the caller and the node share it and its device; with two the node lives in the other guest. The suite
+itself is the one of all wires. Read `tests/softroce/test_contract.py` next.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import struct
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from fabric.deadline import Deadline
+from fabric.errors import NodeLost, Unavailable
+from fabric.memory.arena import Arena
+from fabric.rdma.channel import RdmaChannel
+from fabric.rdma.config import RdmaConfig
+from fabric.rdma.engine import Engine
+from fabric.rpc_fallback.channel import RpcChannel
+from fabric.rpc_fallback.config import RpcConfig
+from tests.contract.world import Loop
+from tests.softroce.lab import here
+from tests.softroce.node import GuestNode
+
+if TYPE_CHECKING:
+    from fabric.transport import Channel
+
+OFFER = struct.Struct("<IQ")
+ARENA_BYTES = 192 << 20
+EVENTS_ONLY, SPINNING = 0, 50
+FENCED_S = 5.0
+ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+"""Those of this process, for `settle`."""
+
+
+def settle() -> None:
+    """Until closed channels are fenced, as far as they are in time: their memory is held until then, in circles."""
+    end_s = time.monotonic() + FENCED_S
+    while any(engine.links for engine in ENGINES) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    gc.collect()
+
+
+class GuestWorld:
+    """What both wires have in common."""
+
+    faults: tuple[str, ...] = ("foreign_id", "outside", "length", "bit", "cut", "oversize", "noise", "magic", "version")
+
+    def __init__(self, node: GuestNode) -> None:
+        self.node = node
+
+    def deadline(self, timeout_s: float) -> Deadline:
+        return Deadline.after(timeout_s, time.monotonic())
+
+    def arm(self, what: str) -> None:
+        self.node.arm(what)
+
+    def kill(self) -> None:
+        self.node.kill()
+
+    def pause(self) -> None:
+        self.node.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.node.signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.node.end()
+        self.node.start()
+
+    def serves(self) -> bool:
+        return self.node.serves()
+
+    def close(self) -> None:
+        self.node.end()
+
+
+class RdmaWorld(GuestWorld):
+    """One engine for all channels, as a process has one."""
+
+    bytes_budget = 64 << 20
+
+    def __init__(self, spin_us: int, config: RdmaConfig | None = None) -> None:
+        super().__init__(GuestNode(here.nodes() - 1, "tests.softroce.rdma_port", str(spin_us)))
+        self.name = f"rdma{here.nodes()}"
+        self._loop = Loop()
+        self.engine = Engine(self._loop.loop, config or RdmaConfig(spin_us=spin_us))
+        ENGINES.add(self.engine)
+        # The engine keeps its device for its life: no test is to be blamed for that.
+        self.open_channel(60.0).close(self.deadline(5.0))
+        settle()
+
+    def open_channel(self, timeout_s: float = 15.0) -> Channel:
+        expect = (self.node.node_id, self.node.node_epoch)
+        arena = Arena.create(ARENA_BYTES)
+        return RdmaChannel.open(self.engine, self.bootstrap, os.getpid(), self.deadline(timeout_s), expect, arena)
+
+    def bootstrap(self, offer: bytes, deadline: Deadline) -> bytes:
+        """Carries an offer over the network that stays when RDMA's cable is pulled."""
+        left_s = max(0.001, deadline.remaining_s(time.monotonic()))
+        try:
+            with socket.create_connection((f"10.78.0.{here.nodes()}", self.node.port), left_s) as line:
+                line.settimeout(left_s)
+                line.sendall(OFFER.pack(len(offer), os.getpid()) + offer)
+                size, _ = OFFER.unpack(_exactly(line, OFFER.size))
+                return _exactly(line, size)
+        except OSError as error:
+            raise Unavailable(f"the port does not answer ({error})") from None
+
+    def close(self) -> None:
+        loop = self._loop.loop
+        done = socket.socketpair()
+        loop.call_soon_threadsafe(lambda: (self.engine.close(), done[1].send(b"x")))
+        done[0].settimeout(10)
+        done[0].recv(1)
+        for end in done:
+            end.close()
+        self._loop.close()
+        super().close()
+
+
+class RpcWorld(GuestWorld):
+    """The wire that RDMA falls back to, in one guest."""
+
+    name = "rpc"
+    bytes_budget = 32 << 20
+
+    def __init__(self) -> None:
+        super().__init__(GuestNode(here.nodes() - 1, "tests.contract.rpc_port", "PORT"))
+
+    def open_channel(self, timeout_s: float = 15.0) -> Channel:
+        expect = (self.node.node_id, self.node.node_epoch)
+        address = f"127.0.0.1:{self.node.port}"  # where the suite's port listens
+        arena = Arena.create(ARENA_BYTES)
+        return RpcChannel.open(address, os.getpid(), self.deadline(timeout_s), RpcConfig(), arena, expect)
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = line.recv(size - len(data))
+        if not part:
+            raise NodeLost("the port hung up")
+        data += part
+    return data
