@@ -196,7 +196,8 @@ class Service:
             fill(_view(memory)[: request.body_bytes], pieces)
         except ProtocolError as error:
             _release(memory)
-            yield self._break_off(peer, error)
+            # This stream alone: gRPC may tell the end of one that was cancelled as if its caller had sent all.
+            yield error_outcome(error, request_id, request.node_epoch).frame
             return
         except BaseException:
             _release(memory)  # the caller went away

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import grpc
@@ -99,6 +100,25 @@ def test_a_stream_of_garbage(port: int) -> None:
         assert b"ended after 100" in cut
         raw.close()
         assert got(channel.call(request(6, 64), soon())) == wanted(request(6, 64)), "a new session is opened"
+
+
+def test_a_body_that_ends_early_harms_its_own_call_only(node: EchoNode, port: int) -> None:
+    """So looks a caller whose time is over in the middle of sending: its other calls go on."""
+    with channel_to(port) as channel:
+        token, answers = channel._session.token, []
+        call = request(1, 64, "wait:1")
+        running = threading.Thread(target=lambda: answers.append(got(channel.call(call, soon()))))
+        running.start()
+        while not node.runs:
+            time.sleep(0.005)
+        head = token + channel._message(b"", request(5, 300_000), 5.0)[:-300_032]
+        raw = grpc.insecure_channel(f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),))
+        (cut,) = list(raw.stream_stream(Method.STREAM)(iter([head, b"x" * 100]), timeout=5.0))
+        assert b"ended after 100" in cut
+        raw.close()
+        running.join(20.0)
+        assert answers == [wanted(call)]
+        assert channel._session.token == token, "no new session had to be opened"
 
 
 @pytest.mark.parametrize(
