@@ -5,6 +5,7 @@ Inside a guest the marks mean nothing: there each test runs where it is. Read `t
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,24 @@ from tests.softroce.lab.remote import LIMIT, Remote, limit_of, shape_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SHORT = (
+    r"test_(every_border|many_at_once|answers_in|errors_keep|a_small_reply|a_reply_larger|ping).*\[events-blocking",
+    r"test_(every_border|many_at_once|ping).*\[spin-async",
+    r"test_(every_border|many_at_once|a_reply_larger|close_waits|answers_tell).*\[events2-async",
+    r"test_(no_time|too_little|the_same_id|a_node_that).*\[events2-async",
+    r"test_(killed_after_send|everybody_wakes|the_next_life|nobody_there).*\[events2-async",
+    r"test_(cancelled_in_a_crowd|a_cancelled_request|somebody_else).*\[events",
+    r"test_a_spoiled_answer.*\[events2-async.*(outside|bit|magic|foreign_id|length)|test_others_on.*\[events2-async",
+    r"test_every_border\[rpc-async-bytes",
+)
+"""What `make test` has time for: each kind of test on two guests, each size in both modes, the rest is the long form."""
+
+
+def in_short_form(name: str) -> bool:
+    """Whether a test of the contract suite runs in `make test`."""
+    return any(re.match(pattern, name) for pattern in SHORT)
+
+
 _REMOTE = pytest.StashKey[Remote]()
 
 
@@ -23,6 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Brings the tests of one lab together, and takes their time limits over: a lab may have to be built first."""
     if here.inside():
         return
+    for item in items:
+        if item.path.name == "test_contract.py" and not in_short_form(item.name):
+            item.add_marker(pytest.mark.long)
     items.sort(key=shape_of)
     remote = [item for item in items if shape_of(item)]
     for item in remote:
