@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from math import isfinite
+from typing import Literal
 
 from fabric.errors import ConfigError
 from fabric.link.wires import LinkConfig
@@ -50,8 +51,12 @@ class RouterConfig:
     """Failures in a row that a worker has to answer for before it is ejected."""
     eject_first_s: float = 1.0
     """Length of the first ejection; it doubles with each one that follows without a success between."""
-    eject_max_s: float = 30.0
-    """Where the doubling of ejections stops."""
+    eject_max_s: float = 8.0
+    """Where the doubling of ejections stops: one request in eight seconds is a cheap question, and a worker that was
+    mended has its share again within ten."""
+    panic: Literal["spray", "fail"] = "spray"
+    """What becomes of a request when every worker that can be reached is ejected or forgotten by the registry: sent to
+    one of them all the same, or kept until one is usable. Both are counted."""
     dial_first_s: float = 0.02
     """Upper end of the first wait before a link is opened again."""
     dial_max_s: float = 2.0
@@ -77,6 +82,7 @@ class RouterConfig:
                 "link",
                 "retry_budget_min",
                 "tied",
+                "panic",
                 "refuse_late",
                 "hedge_ratio",
                 "explain_kept",
@@ -85,6 +91,8 @@ class RouterConfig:
                 raise ConfigError(f"{name} is {value}; give a number above zero")
         if self.retry_budget_min < 0:
             raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")
+        if self.panic not in {"spray", "fail"}:
+            raise ConfigError(f"panic is {self.panic!r}; say spray or fail")
         if not 0.0 <= self.hedge_ratio <= 1.0:
             raise ConfigError(f"hedge_ratio is {self.hedge_ratio}; give a share from 0 to 1.0")
         if self.retry_budget_ratio > 1.0:

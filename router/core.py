@@ -77,8 +77,7 @@ class Core:
         self.holdings = Holdings()
         self.staging = Staging(arena, self._shared_arena, self.holdings.blamed)
         self.closed = False
-        self.racing: Callable[[Attempt], Answer] | None = None
-        """Carries out an attempt that may be hedged, for a blocking caller."""
+        self.racing: Callable[[Attempt], Answer] | None = None  # carries out, for a blocking caller, what may be hedged
         self.pages: ReadPage | None = None
         """Reads a worker's load page, in microseconds; None where no wire can, and reports come with answers."""
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
@@ -297,4 +296,5 @@ class Core:
                 replies_copied_out=self.holdings.copied_out,
                 replies_held_bytes=held,
                 workers=tuple(repr(worker) for worker in self.table.workers),
+                panics=self._dispatcher.panics,
             )

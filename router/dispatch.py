@@ -134,9 +134,11 @@ class Dispatcher:
         "_refuse_late",
         "_rng",
         "_sample",
+        "_spray",
         "_table",
         "_tied",
         "execute",
+        "panics",
         "record",
     )
 
@@ -154,6 +156,8 @@ class Dispatcher:
         self._sample = config.remote_sample
         self._tied = config.tied
         self._refuse_late = config.refuse_late
+        self._spray = config.panic == "spray"
+        self.panics = 0
         self.record: Record | None = None
         self._table = table
         self._accounting = accounting
@@ -183,6 +187,8 @@ class Dispatcher:
             nbytes = body_bytes + reply_bytes
             seen: list[tuple[Worker, Terms]] | None = [] if self.record is not None else None
             found = pick(offer, kind, nbytes, attempts.avoid, self._sample, self._rng, now, units, attempts.fresh, seen)
+            if not isinstance(found, Nobody) and found.last_resort:
+                found = self._panicked(found)
             if isinstance(found, Nobody):
                 begun = found
             else:
@@ -208,6 +214,11 @@ class Dispatcher:
                     second = tied.picked.worker.name if tied is not None else ""
                     self.record.note(told, number, model, found, seen, now, second)
         return begun
+
+    def _panicked(self, found: Picked) -> Picked | Nobody:
+        """Nobody is usable: counts it, and keeps the request from them all if it is told to."""
+        self.panics += 1
+        return found if self._spray else Nobody(found.excluded)
 
     @staticmethod
     def _tie(attempt: Attempt, found: Picked) -> None:

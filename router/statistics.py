@@ -21,3 +21,5 @@ class RouterStatistics:
     replies_copied_out: int
     replies_held_bytes: int
     workers: tuple[str, ...]
+    panics: int = 0
+    """Picks for which no worker was usable, though some could be reached."""
