@@ -54,12 +54,16 @@ beyond this a guess would starve the arena."""
 
 
 class TransportLine:  # mutable: learns
-    """Milliseconds of one wire to one peer, there and back, as intercept and slope over bytes."""
+    """Milliseconds of one wire to one peer, there and back, as intercept and slope over bytes.
+
+    `rtt_ms` is a guess of the network's own round trip, such as a registry may have; the first answers replace it.
+    """
 
     __slots__ = ("_at_s", "_covariance", "_mean_mib", "_mean_ms", "_prior", "_variance", "samples")
 
-    def __init__(self, wire: WireName) -> None:
-        self._prior = _PRIOR[wire]
+    def __init__(self, wire: WireName, rtt_ms: float = 0.0) -> None:
+        fixed_ms, per_mib = _PRIOR[wire]
+        self._prior = fixed_ms + (0.0 if wire is WireName.LOCAL else rtt_ms), per_mib
         self._mean_mib = self._mean_ms = self._variance = self._covariance = self._at_s = 0.0
         self.samples = 0
 

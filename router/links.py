@@ -159,6 +159,10 @@ class Links:
         """Seconds since the registry last answered."""
         return self._watch.age_s() if self._watch is not None else float("inf")
 
+    def registry_trouble(self) -> str:
+        """Why the list of workers may be out of date; nothing where it is not."""
+        return self._watch.trouble() if self._watch is not None else ""
+
     def end_watch(self) -> None:
         """Stops listening to the registry, and lets go of what opens links."""
         if self._watch is not None:

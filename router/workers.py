@@ -159,7 +159,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self.is_local = False
         self.ahead = WorkAhead()
         self._wire = WireName.RPC
-        self.line = TransportLine(WireName.RPC)
+        self.line = TransportLine(WireName.RPC, instance.rtt_prior_ms)
         self._lines = {WireName.RPC: self.line}
         self.speed = Speed()
         self.story: list[str] = []
@@ -182,7 +182,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         if wire is not self._wire:  # asked first: a member of an enum is slow to find in a dict
             line = self._lines.get(wire)
             if line is None:
-                line = self._lines[wire] = TransportLine(wire)
+                line = self._lines[wire] = TransportLine(wire, self.instance.rtt_prior_ms)
             self._wire, self.line = wire, line
         return self.line
 

@@ -9,6 +9,7 @@ import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.consul_agents import Agent, Fleet, binary, wait_until
 from tests.integration.router_nodes import Nodes, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 40.0
@@ -152,26 +153,36 @@ def test_all_nodes_restarted_one_by_one_under_load(agent: Agent, tmp_path: Path,
 
 
 @pytest.mark.long
-def test_a_killed_worker_is_out_by_its_channel(agent: Agent, tmp_path: Path) -> None:
-    """Consul would take its time to live, 15 s, to say so."""
+def test_a_killed_worker_is_out_by_its_channel(
+    agent: Agent, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Consul takes its time to live to say so: the link's end is what counts. Median of five kills."""
+    times = []
     with Nodes(tmp_path, url(agent, "&service=killed")) as nodes:
-        for name in ("one", "two"):
-            nodes.start(name, "rpc")
-        nodes.wait_ready("one", "two")
-        with Router.connect(nodes.registry) as router:
-            with Load(router) as load:
-                load.goes_on()
-                nodes.kill("one")
-                began = time.monotonic()
-                statistics = router.statistics
-                wait_until(lambda: not any("one" in told and "ready" in told for told in statistics().workers), 10.0)
-                took_s = time.monotonic() - began
-                assert "one" in _ids(nodes.registry), "Consul does not know it yet"
+        nodes.start("stays", "rpc")
+        for number in range(5):
+            nodes.start(f"dies{number}", "rpc")
+            nodes.wait_ready("stays", f"dies{number}")
+            with Router.connect(nodes.registry) as router, Load(router) as load:
+                load.comes_to(f"dies{number}")
+                times.append(_kill_and_time(nodes, router, f"dies{number}"))
+                assert f"dies{number}" in _ids(nodes.registry), "Consul does not know it yet"
                 load.goes_on()
             assert load.failed == []
-        del router
+            del router, load
         settle()
-    assert took_s < 5.0
+    record_property("out of the ready set, median ms", f"{median(times) * 1e3:.1f}")
+    assert median(times) <= 0.1, times
+
+
+def _kill_and_time(nodes: Nodes, router: Router, name: str) -> float:
+    """Seconds from the kill until the router no longer calls the worker ready."""
+    began = time.monotonic()
+    nodes.kill(name)
+    while any(name in told and "ready" in told for told in router.statistics().workers):
+        assert time.monotonic() - began < SOON_S
+        time.sleep(0.001)
+    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +212,9 @@ def test_a_stale_entry_on_a_reused_port_gets_nothing(alive: Nodes) -> None:
         settle()
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "overspill", *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+def command(*words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "overspill", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def test_every_command_takes_the_url(alive: Nodes, tmp_path: Path) -> None:
@@ -226,7 +236,7 @@ def test_every_command_takes_the_url(alive: Nodes, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_demo_over_consul(agent: Agent, tmp_path: Path) -> None:
-    told = command(
-        "demo", "--registry", url(agent, "&service=demo"), "--limit-s", "1", "--report", str(tmp_path / "report.html")
-    )
+    registry, report = url(agent, "&service=demo"), str(tmp_path / "report.html")
+    told = command("demo", "--registry", registry, "--limit-s", "1", "--report", report, timeout_s=250.0)
     assert told.returncode == 0, told.stdout[-2000:] + told.stderr[-2000:]
+    assert "local" not in agent.ask("GET", "/v1/agent/services"), "who was drained took its entry away"

@@ -56,7 +56,7 @@ def test_heartbeats_are_on_time_beside_many_watches(agent: Agent, watches: int, 
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds", "share_max"), [(200, 2.0, 0.3), pytest.param(1000, 20.0, 0.05, marks=pytest.mark.long)]
+    ("count", "seconds", "share_max"), [(100, 1.5, 0.5), pytest.param(1000, 20.0, 0.05, marks=pytest.mark.long)]
 )
 def test_a_fleet_in_motion_costs_little(
     tmp_path: Path, count: int, seconds: float, share_max: float, record_property: Callable[[str, object], None]

@@ -31,6 +31,14 @@ def test_a_line_of_one_size_keeps_the_slope_it_was_born_with() -> None:
     assert line.predict_ms(MIB, 0.0) == pytest.approx(2.4, rel=0.05)
 
 
+def test_a_guess_of_the_network_counts_until_the_first_answer() -> None:
+    near, far = TransportLine(WireName.RPC), TransportLine(WireName.RPC, rtt_ms=12.0)
+    assert far.predict_ms(64, 0.0) == pytest.approx(near.predict_ms(64, 0.0) + 12.0)
+    far.learn(64, 0.9, 0.0)
+    assert far.predict_ms(64, 0.0) == pytest.approx(0.9)
+    assert TransportLine(WireName.LOCAL, rtt_ms=12.0).predict_ms(64, 0.0) < 1.0, "shared memory crosses no network"
+
+
 def test_a_wire_that_became_slow_is_seen_within_twenty_answers() -> None:
     line = TransportLine(WireName.LOCAL)
     for _ in range(100):
