@@ -122,11 +122,16 @@ def _download(names: Sequence[str], suite: str, work: Path) -> None:
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
         "Acquire::Retries": "2",
+        "Acquire::http::Timeout": "20",
         "APT::Update::Error-Mode": "any",
     }
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    run(["apt-get", *options, "update", "-qq"], APT_S)
-    run(["apt-get", *options, "download", "-qq", *names], APT_S, cwd=work / "debs")
+    try:
+        run(["apt-get", *options, "update", "-qq"], APT_S)
+        run(["apt-get", *options, "download", "-qq", *names], APT_S, cwd=work / "debs")
+    except DebianError as error:
+        told = str(error).partition(" ended with ")[2] or str(error)
+        raise DebianError(f"apt could not fetch packages of Debian {suite}: {told.splitlines()[0]}") from None
 
 
 def unpack(packages: Sequence[Path], root: Path) -> None:

@@ -113,9 +113,7 @@ def running_engine() -> Iterator[Engine]:
         locked(data.with_suffix(".lock")),  # two engines would spoil each other's images
         tempfile.TemporaryDirectory(prefix="osp-engine-", dir="/tmp") as name,  # short: it holds a socket
     ):
-        # Containers of a run that was killed would be started again.
-        shutil.rmtree(data / "containers", ignore_errors=True)
-        shutil.rmtree(data / "network", ignore_errors=True)
+        _forget_killed_run(data, Path(name))
         engine = _start(Path(name), tree, data)
         try:
             _wait(engine)
@@ -123,6 +121,18 @@ def running_engine() -> Iterator[Engine]:
             yield engine
         finally:
             _stop(engine)
+
+
+def _forget_killed_run(data: Path, folder: Path) -> None:
+    """What a run leaves that was killed: its folder, empty control groups, and containers that would start again."""
+    note = data.with_suffix(".folder")
+    if note.exists():
+        left = Path(note.read_text())
+        _remove_cgroups(left)
+        shutil.rmtree(left, ignore_errors=True)
+    note.write_text(str(folder))
+    for name in ("containers", "network"):
+        shutil.rmtree(data / name, ignore_errors=True)
 
 
 def _start(folder: Path, tree: Path, data: Path) -> Engine:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BASE = "python:3.11-slim-bookworm"
 IMAGE = "overspill:test"
 CONSUL = "overspill-consul:test"
+KEEP = "4GB"
+"""What the engine may remember of earlier builds: about four sets of libraries."""
 _PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -43,6 +45,7 @@ def build(engine: Engine) -> None:
         words = ["--network", "none", "--build-arg", "PIP_ARGS=--no-index", "-f", f"{name}/docker/Dockerfile"]
         engine.docker("build", "--quiet", *words, "-t", IMAGE, name)
     engine.docker("image", "prune", "--force")
+    engine.docker("builder", "prune", "--force", "--keep-storage", KEEP)
 
 
 def _import_base(engine: Engine) -> None:
