@@ -176,8 +176,9 @@ class Service:
     def _stream(self, pieces: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(pieces, b"")
         peer = self._peer(first, context)
-        # Without a deadline of the caller's, gRPC tells some hundred years.
-        if (context.time_remaining() or TIMEOUT_MAX_S) >= TIMEOUT_MAX_S:
+        # Without a deadline of the caller's, gRPC tells nothing or some hundred years; of one that is over, zero.
+        remaining_s = context.time_remaining()
+        if remaining_s is None or remaining_s >= TIMEOUT_MAX_S:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a stream needs a deadline; give the call a timeout")
         try:
             frame, header = _head(first)

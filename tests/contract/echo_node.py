@@ -262,7 +262,7 @@ def main() -> None:
     facts = PeerFacts(node_id, int(node_epoch), 1)
     node = EchoNode(reactor, facts)
     # A queue that a test can fill, and silence that a test can wait for.
-    limits = ListenerLimits(hello_timeout_s=0.5, queue=QueueBounds(64, 1 << 20))
+    limits = ListenerLimits(hello_timeout_s=2.0, queue=QueueBounds(64, 1 << 20))
     listener = LocalListener(reactor, path, facts, node, limits)
 
     def command(_events: int) -> None:

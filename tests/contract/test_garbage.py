@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fabric.errors import NodeLost, ProtocolError
+from fabric.errors import NodeLost, ProtocolError, ResourceExhausted
 from tests.contract.conftest import WORLDS
 from tests.contract.world import Bytes, Caller, Client, World, wait_until
 
@@ -40,7 +40,8 @@ def test_others_on_the_channel_are_told(world: World, caller: Caller, pool: Byte
         running.append(client.start("flip", pool[:100], timeout_s=5))
         outcomes = [future.exception(20) for future in running]
     # Which of them met the garbage is the wire's affair; nobody is left waiting, and nobody gets an answer.
-    assert {type(outcome) for outcome in outcomes} <= {NodeLost, ProtocolError}, outcomes
+    # One that began later finds that the arena of a dead channel lends nothing any more.
+    assert {type(outcome) for outcome in outcomes} <= {NodeLost, ProtocolError, ResourceExhausted}, outcomes
 
 
 def test_a_frame_over_the_limit_is_refused_at_home(client: Client, pool: Bytes) -> None:

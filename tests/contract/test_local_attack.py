@@ -229,7 +229,7 @@ def test_a_stranger_is_told_what_is_wrong(victim_shared: LocalWorld, first: byte
     from fabric.local.sockets import seqpacket
 
     with seqpacket() as sock:
-        sock.settimeout(3)
+        sock.settimeout(20)
         sock.connect(victim_shared.node.path)
         if first:
             sock.send(first)
@@ -272,7 +272,7 @@ def test_crowd_of_neighbours_after_a_flood_of_strangers(victim_shared: LocalWorl
     try:
         for _ in range(100):
             sock = seqpacket()
-            sock.settimeout(3)
+            sock.settimeout(20)
             sock.connect(victim_shared.node.path)
             strangers.append(sock)
         with Client(victim_shared, caller) as client:

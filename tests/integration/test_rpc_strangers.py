@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import grpc
 import pytest
 
 from fabric.errors import (
     AccessDenied,
+    DeadlineExceeded,
     Fate,
     ResourceExhausted,
 )
@@ -100,6 +102,17 @@ def test_a_stream_of_garbage(port: int) -> None:
         assert b"ended after 100" in cut
         raw.close()
         assert got(channel.call(request(6, 64), soon())) == wanted(request(6, 64)), "a new session is opened"
+
+
+@pytest.mark.parametrize("size", [64, 300_000])
+def test_times_that_are_over_on_the_way_end_no_channel(port: int, size: int) -> None:
+    with channel_to(port, RpcConfig(lanes_max=0)) as channel:
+        for number in range(1, 150):
+            with suppress(DeadlineExceeded):
+                got(channel.call(request(number, size), soon(0.0004 + number % 15 * 0.0002)))
+        assert channel.alive
+        call = request(150, size)
+        assert got(channel.call(call, soon())) == wanted(call)
 
 
 def test_a_body_that_ends_early_harms_its_own_call_only(node: EchoNode, port: int) -> None:
