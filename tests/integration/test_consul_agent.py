@@ -85,7 +85,7 @@ def test_agent_restarted_without_its_data(own: Agent) -> None:
             assert not removed(told, "old"), "the empty answer of an agent that just started is no news"
             assert old.statistics().re_registrations >= 1
             assert watch.statistics().index_resets >= 1
-            assert watch.trouble() == ""
+            wait_until(lambda: watch.trouble() == "", SOON_S)
     assert took_s < SOON_S
 
 
