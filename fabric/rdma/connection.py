@@ -9,6 +9,7 @@ lock; completions are handled in the loop's thread, and the owner is told withou
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError
@@ -270,7 +271,9 @@ class Connection:  # mutable: its state is its life
             except OverspillError:  # the device takes no marker: the overdue timer ends the wait
                 return
         elif do is LinkDo.AWAIT_DRAIN:
-            self._engine.call_later(DRAIN_S, lambda: self._handle(LinkEvent.OVERDUE))
+            # The engine holds it while it drains; after that the timer must not hold it, and its memory, any longer.
+            drained = weakref.ref(self)
+            self._engine.call_later(DRAIN_S, lambda: _overdue(drained()))
         elif do is LinkDo.TELL_LOST:
             self._posts.drop_frames()
             error = self.error
@@ -281,3 +284,8 @@ class Connection:  # mutable: its state is its life
             tell += [write.done for write in left]
         elif do is LinkDo.TELL_FENCED:
             tell.append(self._owner.fenced)
+
+
+def _overdue(connection: Connection | None) -> None:
+    if connection is not None:
+        connection._handle(LinkEvent.OVERDUE)

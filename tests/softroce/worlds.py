@@ -117,11 +117,16 @@ class RdmaWorld(GuestWorld):
     def close(self) -> None:
         loop = self._loop.loop
         done = socket.socketpair()
-        loop.call_soon_threadsafe(lambda: (self.engine.close(), done[1].send(b"x")))
+
+        def end() -> None:
+            self.engine.close()
+            done[1].send(b"x")
+
+        loop.call_soon_threadsafe(end)
         done[0].settimeout(10)
         done[0].recv(1)
-        for end in done:
-            end.close()
+        for each in done:
+            each.close()
         self._loop.close()
         super().close()
 

@@ -1,0 +1,233 @@
+"""Every way in which RDMA between two hosts breaks: a named error in bounded time, a true fate, and a way back.
+
+The caller is in guest 0, the node in guest 1; offers travel over the other network, which stays. Time limits are those
+of an emulated machine beside busy ones: what is asserted is what happened, and that it did not take for ever.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import Fate, NodeLost, OverspillError
+from tests.contract.world import BlockingCaller, Client, wait_until
+from tests.softroce.lab import here
+from tests.softroce.worlds import EVENTS_ONLY, RdmaWorld, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.contract.world import Bytes
+
+pytestmark = pytest.mark.guests(2)
+BROKEN_S = 20.0
+"""The NIC gives a silent peer up after 0.5 s (fabric/rdma/config.py); forty times that beside busy neighbours."""
+AGAIN_S = 60.0
+BACKGROUND = 6
+
+
+@pytest.fixture(autouse=True)
+def settled(no_leaks: None) -> Iterator[None]:
+    yield
+    settle()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RdmaWorld]:
+    made = RdmaWorld(EVENTS_ONLY)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def body() -> Bytes:
+    return np.random.default_rng(7).integers(0, 256, 1 << 20, np.uint8)
+
+
+@contextmanager
+def loaded(world: RdmaWorld, body: Bytes) -> Iterator[tuple[Client, list[BaseException]]]:
+    """A client with calls of 64 KiB in flight all the time until one fails, and what they failed with."""
+    caller = BlockingCaller()
+    with Client(world, caller) as client:
+        client.flips(body[:1000])
+        running = [client.start("run/30000/flip", body[: 64 << 10], timeout_s=60.0) for _ in range(BACKGROUND)]
+        errors: list[BaseException] = []
+        yield client, errors
+        for future in running:
+            error = future.exception(BROKEN_S)
+            assert error is not None
+            errors.append(error)
+        assert not client.channel.alive
+    caller.close()
+
+
+def lost(errors: list[BaseException]) -> None:
+    """All ended alike: the peer is lost, and what became of the requests is unknown."""
+    assert len(errors) == BACKGROUND
+    assert {type(error) for error in errors} == {NodeLost}, errors
+    assert {error.fate for error in errors if isinstance(error, OverspillError)} == {Fate.UNKNOWN}
+
+
+def serves_again(world: RdmaWorld, body: Bytes) -> None:
+    """A new channel, as a link would open one."""
+    caller = BlockingCaller()
+    end_s = time.monotonic() + AGAIN_S
+    while True:
+        try:
+            with Client(world, caller) as client:
+                client.flips(body[:100])
+                client.flips(body[: 300 << 10])
+            break
+        except OverspillError:
+            assert time.monotonic() < end_s, "rdma did not come back"
+            time.sleep(0.2)
+    caller.close()
+
+
+def writes_fail(client: Client, body: Bytes) -> None:
+    """Something has to be on its way for the NIC to find out that nobody answers."""
+    with pytest.raises(OverspillError):
+        client.call("flip", body[: 64 << 10], timeout_s=4.9)
+
+
+def test_the_cable_is_pulled(shared: RdmaWorld, body: Bytes) -> None:
+    with loaded(shared, body) as (client, errors):
+        here.cable(0, up=False)
+        writes_fail(client, body)
+    lost(errors)
+    here.cable(0, up=True)
+    serves_again(shared, body)
+
+
+def test_our_own_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
+    with loaded(shared, body) as (_, errors):
+        here.run(0, "ip", "link", "set", "eth0", "down")
+    lost(errors)
+    assert any("PORT_ERR" in str(error) for error in errors), errors
+    here.run(0, "ip", "link", "set", "eth0", "up")
+    serves_again(shared, body)
+
+
+def test_the_peers_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
+    with loaded(shared, body) as (client, errors):
+        here.run(1, "ip", "link", "set", "eth0", "down")
+        writes_fail(client, body)
+    lost(errors)
+    here.run(1, "ip", "link", "set", "eth0", "up")
+    serves_again(shared, body)
+
+
+def test_our_address_goes(shared: RdmaWorld, body: Bytes) -> None:
+    """And comes back under another index of the port's table."""
+    with loaded(shared, body) as (_, errors):
+        here.run(0, "ip", "addr", "del", "10.77.0.1/24", "dev", "eth0")
+    lost(errors)
+    assert any("address" in str(error) for error in errors), errors
+    here.run(0, "ip", "addr", "add", "10.77.0.1/24", "dev", "eth0")
+    serves_again(shared, body)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_all_packets_of_one_side_are_lost(shared: RdmaWorld, body: Bytes, where: int) -> None:
+    """Of the caller: its requests. Of the node: the acknowledgements and replies alone, so that requests did arrive."""
+    with loaded(shared, body) as (client, errors):
+        here.run(where, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "loss", "100%", "limit", "100000")
+        try:
+            writes_fail(client, body)
+        finally:
+            here.run(where, "tc", "qdisc", "del", "dev", "eth0", "root")
+    lost(errors)
+    serves_again(shared, body)
+
+
+def test_a_few_lost_packets_lose_nothing(shared: RdmaWorld, body: Bytes) -> None:
+    here.run(0, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "loss", "0.5%", "limit", "100000")
+    caller = BlockingCaller()
+    try:
+        with Client(shared, caller) as client:
+            for step in range(30):
+                client.flips(body[step : step + 4000], timeout_s=20.0)
+    finally:
+        caller.close()
+        here.run(0, "tc", "qdisc", "del", "dev", "eth0", "root")
+
+
+def test_the_peers_port_is_killed(body: Bytes) -> None:
+    world = RdmaWorld(EVENTS_ONLY)
+    with loaded(world, body) as (client, errors):
+        world.node.wire.signal(signal.SIGKILL)
+        writes_fail(client, body)
+    lost(errors)
+    world.restart()
+    serves_again(world, body)
+    world.close()
+
+
+def test_the_node_behind_the_port_is_killed(body: Bytes) -> None:
+    """The port lives on, and knows at once that there is nobody to ask."""
+    world = RdmaWorld(EVENTS_ONLY)
+    caller = BlockingCaller()
+    with Client(world, caller) as client:
+        client.flips(body[:1000])
+        running = client.start("run/30000/flip", body[:1000], timeout_s=60.0)
+        time.sleep(0.5)
+        world.node.echo.signal(signal.SIGKILL)
+        error = running.exception(BROKEN_S)
+    assert isinstance(error, OverspillError)
+    assert error.fate is Fate.UNKNOWN
+    caller.close()
+    world.restart()
+    serves_again(world, body)
+    world.close()
+
+
+@pytest.mark.leaks("the killed guest's end of the world is restarted with it")
+def test_the_other_guest_dies(body: Bytes) -> None:
+    world = RdmaWorld(EVENTS_ONLY)
+    with loaded(world, body) as (client, errors):
+        here.ask("kill", 1)
+        writes_fail(client, body)
+    lost(errors)
+    here.ask("restart", 1)
+    world.node.start()
+    serves_again(world, body)
+    world.close()
+
+
+def test_an_idle_connection_costs_nothing(shared: RdmaWorld, body: Bytes) -> None:
+    caller = BlockingCaller()
+    with Client(shared, caller) as client:
+        client.flips(body[: 64 << 10])
+        assert wait_until(lambda: shared.engine.expecting == 0)
+        time.sleep(0.5)
+        polls, began_s, cpu_s = shared.engine.polls, time.monotonic(), time.process_time()
+        time.sleep(3.0)
+        assert shared.engine.polls - polls <= 4
+        assert (time.process_time() - cpu_s) / (time.monotonic() - began_s) < 0.05, "emulated CPU; 0.01 on a real one"
+        client.flips(body[: 64 << 10])
+    caller.close()
+
+
+@pytest.mark.parametrize("cycles", [25, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
+def test_opening_and_closing_leaves_nothing(shared: RdmaWorld, body: Bytes, cycles: int) -> None:
+    serves_again(shared, body)
+    settle()
+    before = [_resources(node) for node in (0, 1)]
+    caller = BlockingCaller()
+    for _ in range(cycles):
+        with Client(shared, caller) as client:
+            client.flips(body[:100])
+        time.sleep(0.05)  # a caller may ask ten times a second
+    caller.close()
+    settle()
+    assert wait_until(lambda: [_resources(node) for node in (0, 1)] == before, BROKEN_S), (before, _resources(1))
+
+
+def _resources(node: int) -> str:
+    """What the kernel counts: queue pairs, regions, completion queues, domains of all processes."""
+    return here.run(node, "rdma", "res", "show")
