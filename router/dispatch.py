@@ -22,6 +22,7 @@ from fabric.transport import Call
 from router.hints import HintedKind
 from router.patience import refuse_late
 from router.pick import Nobody, Picked, pick
+from router.tie import partner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,12 +44,6 @@ if TYPE_CHECKING:
 
 WORKER_FAULTS = (errors.NodeLost, errors.ExecutorLost, errors.ProtocolError, errors.StaleEpoch, errors.AccessDenied)
 """Errors that a worker has to answer for; enough of them in a row eject it."""
-TIE_WAIT_MIN_MS = 0.5
-TIE_WAITS_MIN = 2.0
-"""A request that is begun before the other worker could withdraw it is not tied: it would run twice. So it must wait
-for twice the way between the two, and half a millisecond."""
-TIE_COST_MAX = 2.0
-"""The second may cost twice as much as the first: estimates are about as wrong as that when a worker turns slow."""
 NEUTRAL = (errors.ResourceExhausted, errors.DeadlineExceeded, errors.Cancelled, errors.Unavailable)
 """Errors that tell nothing of a worker's health: it was busy, or the caller was in a hurry."""
 
@@ -64,6 +59,14 @@ class Tied:  # mutable: whoever carries the attempt out says who won
         self.link = link
         self.dispatch = dispatch
         self.won = False
+
+    @classmethod
+    def at(cls, picked: Picked, attempt: Attempt) -> Tied:
+        """Books the attempt at the other worker too."""
+        worker, link = picked.worker, picked.worker.link
+        assert link is not None, "a picked worker has a link"
+        dispatch = worker.ahead.sent(worker.speed.full_ms(attempt.kind) * attempt.units)
+        return cls(picked, link, dispatch, attempt.began_s)
 
 
 class Attempt:  # mutable: its outcome is entered once
@@ -207,8 +210,8 @@ class Dispatcher:
                 dispatch = worker.ahead.sent(worker.speed.full_ms(kind) * units)
                 size = (units, attempts.hint)
                 begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now, *size)
-                if self._tied and found.second is not None and attempts.idempotent:
-                    self._tie(begun, found)
+                if self._tied and attempts.idempotent and (other := partner(begun, attempts.fresh, nbytes, now)):
+                    begun.tied = Tied.at(other, begun)
                 if self.record is not None and seen is not None:
                     told, tied = str(request_id), begun.tied
                     second = tied.picked.worker.name if tied is not None else ""
@@ -219,19 +222,6 @@ class Dispatcher:
         """Nobody is usable: counts it, and keeps the request from them all if it is told to."""
         self.panics += 1
         return found if self._spray else Nobody(found.excluded)
-
-    @staticmethod
-    def _tie(attempt: Attempt, found: Picked) -> None:
-        """Books the runner-up too, where the request would wait at both and they cost about the same."""
-        second, terms = found.second, found.second_terms
-        assert second is not None, "asked before"
-        assert terms is not None, "asked before"
-        total_ms, transport_ms, queue_ms, unseen_ms, _ = found.terms
-        least_ms = TIE_WAIT_MIN_MS + TIE_WAITS_MIN * (transport_ms + terms[1]) / 2.0
-        if queue_ms + unseen_ms < least_ms or terms[0] > TIE_COST_MAX * total_ms or second.link is None:
-            return
-        dispatch = second.ahead.sent(second.speed.full_ms(attempt.kind) * attempt.units)
-        attempt.tied = Tied(Picked(second, terms, found.candidates), second.link, dispatch, attempt.began_s)
 
     @staticmethod
     def _untie(attempt: Attempt, tied: Tied) -> None:

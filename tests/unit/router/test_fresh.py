@@ -173,3 +173,24 @@ def test_a_record_names_the_second_of_a_tie() -> None:
     assert decision.tied == sent.tied.picked.worker.name
     assert any("tied with" in line for line in decision.sentences())
     fleet.finish(life, answer())  # type: ignore[arg-type]
+
+
+def test_a_remote_worker_that_was_read_long_ago_is_tied_with_a_local_one() -> None:
+    fleet = reading("home", "away", tied=True, local=("home",))
+    for worker in fleet.core.table.workers:
+        for _ in range(20):
+            worker.line.learn(0, 0.02 if worker.is_local else 6.0, fleet.now)
+    kind = fleet.core.table.work.kind("plan", 32)
+    life = fleet.life()
+    while isinstance(step := life.send(None), Read):
+        kind = step.kind
+        for worker in step.workers:
+            ms = 25.0 if worker.is_local else 0.0
+            page = Page(Load(1, 0, int(ms * 1000), 1), fleet.now - (0.0 if worker.is_local else 0.003), 20.0)
+            fleet.core.told(worker, page, kind)
+    assert isinstance(step, Attempt)
+    assert step.picked.worker.name == "away"
+    assert step.tied is not None, "others may have taken its place meanwhile"
+    assert step.tied.picked.worker.name == "home"
+    fleet.finish(life, answer())
+    fleet.assert_idle()

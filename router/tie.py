@@ -1,0 +1,70 @@
+"""Ties: a request whose beginning is uncertain goes to two workers, and the first to begin it runs it.
+
+An estimate of a wait is wrong by about as much as runs differ, so the second cheapest worker is often free first; a
+tie finds out instead of guessing. It costs a message each way, and a second run where both begin before either can
+withdraw: the way from one to the other. So a request is tied only if it would wait at the cheapest for longer than
+that, or if what is known of the cheapest is so old that others may have taken its place, and the two are expected to
+begin far enough apart. This module sends nothing. Read `router/dispatch.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.pick import Picked
+from router.price import price
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from router.dispatch import Attempt
+    from router.price import Terms
+    from router.workers import Worker
+
+WAIT_MIN_MS = 0.5
+WAYS_MIN = 2.0
+"""A request must be expected to wait for twice the way between the two, and half a millisecond."""
+COST_MAX = 2.0
+"""The second may cost twice as much as the first: estimates are about as wrong as that when a worker turns slow."""
+STALE_SHARE, STALE_MIN_MS = 0.05, 1.0
+"""What is known of a worker is old when the request arrives there later than this part of its own run, and a little."""
+
+
+def partner(attempt: Attempt, fresh: tuple[Worker, ...] | None, nbytes: int, now: float) -> Picked | None:
+    """The second worker of an attempt; None where one is enough."""
+    found = attempt.picked
+    first, terms = found.worker, found.terms
+    waits = terms[2] + terms[3]
+    age_ms = (now - first.ahead.reported_at_s) * 1000.0 + terms[1] / 2.0
+    stale = age_ms > STALE_MIN_MS + STALE_SHARE * terms[4]
+    for worker, other in _others(attempt, fresh, nbytes, now):
+        if worker.link is None or other[0] > COST_MAX * terms[0]:
+            continue
+        way_ms = (terms[1] + other[1]) / 2.0
+        apart_ms = abs(other[2] + other[3] + other[1] / 2.0 - waits - terms[1] / 2.0)
+        if waits >= WAIT_MIN_MS + WAYS_MIN * way_ms or (stale and apart_ms >= WAIT_MIN_MS + way_ms):
+            return Picked(worker, other, found.candidates)
+    return None
+
+
+def _others(
+    attempt: Attempt, fresh: tuple[Worker, ...] | None, nbytes: int, now: float
+) -> Iterator[tuple[Worker, Terms]]:
+    """The runner-up; then the cheapest local worker, which a remote one is best tied with."""
+    found = attempt.picked
+    if found.second is None or found.second_terms is None:
+        return
+    yield found.second, found.second_terms
+    if found.worker.is_local or found.second.is_local or fresh is None:
+        return
+    kind, units = attempt.kind, attempt.units
+    priced = [
+        (price(worker.line, worker.ahead, worker.speed, kind, nbytes, now, units), worker)
+        for worker in fresh
+        if worker.is_local
+    ]
+    if priced:
+        terms, worker = min(priced, key=lambda one: one[0][0])
+        yield worker, terms
