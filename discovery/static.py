@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from discovery.instance import Change
 
 ANY_EPOCH = 0
+RDMA_UNKNOWN = "?"
+"""Whether a node of an operator's list offers rdma is found by asking it, where this host has a device."""
 """The epoch of an instance whose life is unknown: a link accepts the one that HELLO says."""
 
 
@@ -37,6 +39,7 @@ class StaticRegistry:
                 local="",
                 rpc=address,
                 rpc_tls=False,
+                rdma=RDMA_UNKNOWN,
                 devices=(),
                 models=(),
             )

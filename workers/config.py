@@ -42,6 +42,11 @@ class NodeConfig:
     """The RDMA device to use, such as mlx5_0; empty takes the best one."""
     rdma_gid_index: int = -1
     """Its entry in the table of addresses; negative takes the best one."""
+    rdma_ack_timeout: int = 14
+    """4.096 us x 2^14 = 67 ms for one acknowledgement, of which seven are awaited: raise it on a slow or lossy path."""
+    rdma_traffic_class: int = 0
+    """Marks the packets for the switches' lossless class; 0 is best effort."""
+    rdma_service_level: int = 0
     pinned_bytes_max: int = 0
     """Memory that may be pinned for RDMA peers; 0 takes a quarter of the machine's. Who finds no room stays on rpc."""
     runtime_dir: str = ""

@@ -64,6 +64,9 @@ class RdmaPortSettings:
     node_epoch: int
     device: str
     gid_index: int
+    ack_timeout: int
+    traffic_class: int
+    service_level: int
     pinned_bytes_max: int
     version: int = VERSION
     grace_s: float = GRACE_S

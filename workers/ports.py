@@ -34,8 +34,9 @@ class Ports:  # mutable: owns processes
         self._rdma: PortKeeper | None = None
         if "rdma" in config.wires:
             settings = RdmaPortSettings(
-                socket, node_id, epoch, config.rdma_device, config.rdma_gid_index, config.pinned_bytes_max
-            )
+                socket, node_id, epoch, config.rdma_device, config.rdma_gid_index, config.rdma_ack_timeout,
+                config.rdma_traffic_class, config.rdma_service_level, config.pinned_bytes_max,
+            )  # fmt: skip
             self._rdma = PortKeeper(reactor, settings, owner)
         self._all = tuple(one for one in (self._rpc, self._rdma) if one is not None)
 

@@ -46,8 +46,9 @@ class RdmaPort:  # mutable: owns the listener's socket
         self._settings = settings
         self._facts = PeerFacts(settings["node_id"], settings["node_epoch"], settings["version"])
         config = RdmaConfig(
-            device=settings["device"], gid_index=settings["gid_index"], pinned_bytes_max=settings["pinned_bytes_max"],
-            spin_us=0,  # it waits for the node, on the same loop
+            device=settings["device"], gid_index=settings["gid_index"], ack_timeout=settings["ack_timeout"],
+            traffic_class=settings["traffic_class"], service_level=settings["service_level"],
+            pinned_bytes_max=settings["pinned_bytes_max"], spin_us=0,  # it waits for the node, on the same loop
         )  # fmt: skip
         self._engine = Engine(asyncio.get_running_loop(), config)
         self._listener = RdmaListener(self._engine, self._open_channel, self._facts)

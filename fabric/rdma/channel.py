@@ -229,7 +229,7 @@ class RdmaChannel:  # mutable: open, then closed
         if (theirs.nonce, theirs.link_epoch) != (ours.nonce, ours.link_epoch):
             raise ProtocolError("the node answered another offer than ours; try again")
         if choice.link_layer == ETHERNET:
-            find_neighbour(ip_of(theirs.gid), choice.address)
+            find_neighbour(ip_of(theirs.gid), choice.address, engine.config.resolve_s)
         self.peer_facts = PeerFacts(theirs.node_id, theirs.node_epoch, agreed.version)
         self._calls.begin(Windows(theirs.region), theirs.node_epoch)
         connection.connect(agreed, theirs)

@@ -53,6 +53,11 @@ class RdmaConfig:
     silent_s: float = 15.0
     """A caller pings once a second while its link is idle: one that says nothing for this long is gone."""
 
+    @property
+    def resolve_s(self) -> float:
+        """How long a peer's address may take to answer before pairs are connected to it: four acknowledgements."""
+        return 4 * 4.096e-6 * (1 << self.ack_timeout)
+
     def __post_init__(self) -> None:
         if not 0 < self.retry_count <= 6:
             raise ConfigError(f"retry_count is {self.retry_count}; give 1 to 6, since 7 waits for ever on soft-RoCE")

@@ -102,7 +102,7 @@ class RdmaListener:  # mutable: its peers come and go
             ours = self._terms(connection, choice, theirs, region)
             agreed = agree(ours, theirs)
             if choice.link_layer == ETHERNET:
-                await find_neighbour_async(ip_of(theirs.gid), choice.address)
+                await find_neighbour_async(ip_of(theirs.gid), choice.address, engine.config.resolve_s)
             connection.connect(agreed, theirs)
         except BaseException as error:  # whatever it was, nothing may stay behind it
             connection.close(NodeLost(str(error), Fate.NEVER_RAN))

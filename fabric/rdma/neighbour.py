@@ -13,13 +13,12 @@ import socket
 
 from fabric.errors import Fate, NodeLost
 
-RESOLVE_S = 0.25
 _PORT = 4791
 """RoCE's own port number, where nobody listens on TCP."""
 _ANSWERS = frozenset({0, errno.ECONNREFUSED, errno.EISCONN, errno.ECONNRESET})
 
 
-def find_neighbour(address: str, own: str, timeout_s: float = RESOLVE_S) -> None:
+def find_neighbour(address: str, own: str, timeout_s: float) -> None:
     """Returns once `address` answered, from our address `own`. Raises NodeLost (never ran) when it did not in time.
     Does nothing where there are no addresses, as on InfiniBand."""
     if not address or address == own:
@@ -33,7 +32,7 @@ def find_neighbour(address: str, own: str, timeout_s: float = RESOLVE_S) -> None
     _judge(address, own, code)
 
 
-async def find_neighbour_async(address: str, own: str, timeout_s: float = RESOLVE_S) -> None:
+async def find_neighbour_async(address: str, own: str, timeout_s: float) -> None:
     """The same, awaited."""
     if not address or address == own:
         return
