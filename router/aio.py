@@ -90,7 +90,7 @@ class AsyncRouter:
 
     def statistics(self) -> RouterStatistics:
         """What is going on now."""
-        return self._core.statistics()
+        return self._opened.statistics()
 
     async def close(self) -> None:
         """Takes no new request, lets running ones end for `close_timeout_s`, then ends them. Safe to call twice."""

@@ -128,7 +128,7 @@ class Router:
 
     def statistics(self) -> RouterStatistics:
         """What is going on now."""
-        return self._core.statistics()
+        return self._opened.statistics()
 
     def close(self) -> None:
         """Takes no new request, lets running ones end for `close_timeout_s`, then ends them. Safe to call twice."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from discovery.instance import Instance
+    from router.statistics import RouterStatistics
     from router.workers import WorkerLink
 
 ENGINE_CLOSE_S = 3.0
@@ -51,6 +52,14 @@ class Opened:
     def close_with(self, owner: object) -> None:
         """Takes the router apart when `owner` is forgotten."""
         self._forgotten = weakref.finalize(owner, self._forget)
+
+    def statistics(self) -> RouterStatistics:
+        """What is going on now, and how old what the registry said is."""
+        return replace(
+            self.core.statistics(),
+            registry_age_s=self._links.registry_age_s(),
+            registry_trouble=self._links.registry_trouble(),
+        )
 
     def close(self) -> None:
         """Takes no new request, lets running ones end, then ends links and thread. Safe to call twice."""

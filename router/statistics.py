@@ -23,3 +23,7 @@ class RouterStatistics:
     workers: tuple[str, ...]
     panics: int = 0
     """Picks for which no worker was usable, though some could be reached."""
+    registry_age_s: float = float("inf")
+    """Seconds since the registry last answered."""
+    registry_trouble: str = ""
+    """Why the list of workers may be out of date, as a sentence; nothing where it is not."""

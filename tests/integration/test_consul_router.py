@@ -104,6 +104,9 @@ def test_consul_away_costs_no_request(tmp_path: Path, outage_s: float) -> None:
                     one.kill()
                 began = time.monotonic()
                 load.goes_on()
+                statistics = router.statistics
+                wait_until(lambda: "stale" in statistics().registry_trouble, SOON_S)
+                assert router.statistics().registry_age_s < SOON_S
                 nodes.kill("two")
                 load.goes_on(50)
                 while time.monotonic() - began < outage_s and not load.failed:
@@ -117,7 +120,7 @@ def test_consul_away_costs_no_request(tmp_path: Path, outage_s: float) -> None:
                 load.comes_to("three")
             assert load.failed == []
             assert load.done > 10 * outage_s
-        del router
+        del router, statistics
         settle()
 
 
