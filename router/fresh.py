@@ -47,7 +47,11 @@ def far(
 ) -> list[Worker]:
     """Up to `reads` remote workers that may take a request, the likeliest first."""
     remote = offer.remote
-    ranked = list(remote) if len(remote) <= RANKED_MAX else rng.sample(remote, RANKED_MAX)
+    if len(remote) > RANKED_MAX:
+        ranked = rng.sample(remote, RANKED_MAX)
+    else:  # from another place each time, so that among equals the first of the list is not everybody's first
+        turn = int(rng.random() * len(remote))
+        ranked = [*remote[turn:], *remote[:turn]]
     if len(ranked) > reads:
         prices = [worker.ahead.standing_ms() + worker.speed.full_ms(kind) * units for worker in ranked]
         ranked = [ranked[at] for at in sorted(range(len(ranked)), key=prices.__getitem__)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.router.fleet import instance
+from fabric.transport import WireName
+from tests.unit.router.fleet import NamedLink, instance
 from tests.unit.router.town import Node, Town, shares
 
 MS = 0.001
@@ -67,3 +68,21 @@ def test_lockstep_waves_of_equal_requests_spread_evenly() -> None:
     town.run(40, 200)
     found = shares(town.run(40, 800))
     assert max(found.values()) / (1 / 5) <= 1.15
+
+
+def test_a_wire_that_falls_back_moves_the_remote_share_within_a_second() -> None:
+    town = Town(near=Node(10 * MS, 0.05 * MS, 1), far=Node(10 * MS, 0.2 * MS, 1))
+    far = town.worker("far")
+    link = far.link
+    assert isinstance(link, NamedLink)
+    link.uses = WireName.RDMA
+    town.core.table.wire_changed(far)
+    town.run(2, 400)
+    before = shares(town.run(2, 400))["far"]
+    link.uses, town.nodes["far"].wire_s = WireName.RPC, 30 * MS
+    town.core.table.wire_changed(far)
+    began_s = town.now
+    served = town.run(2, 300)
+    late = [one for one in served if one.began_s > began_s + 1.0]
+    assert len(late) > 50
+    assert shares(late).get("far", 0.0) < 0.6 * before

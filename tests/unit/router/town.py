@@ -71,7 +71,8 @@ class Town(Fleet):
             step = self.send(life)
             node = self.nodes[name_of(step)]
             at_s, load, queued_s = node.serve(self.now)
-            wire = WireName.LOCAL if name_of(step).startswith("near") else WireName.RPC
+            wire = step.link.wire
+            assert wire is not None
             made = answer(load, compute_us=int(node.service_s * 1e6), queue_us=int(queued_s * 1e6), wire=wire)
             heapq.heappush(due, (at_s, begun, life, step, made))
 
