@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -149,12 +150,22 @@ class Nodes:
                 os.kill(int(child), signal.SIGKILL)
 
     def stop(self, name: str) -> None:
-        """SIGSTOPs all processes of a node."""
-        os.killpg(self._processes[name].pid, signal.SIGSTOP)
+        """SIGSTOPs all processes of a node, itself first: it would take a stopped executor for a broken one."""
+        for pid in self._family(name):
+            os.kill(pid, signal.SIGSTOP)
 
     def go_on(self, name: str) -> None:
         """Ends a stop."""
-        os.killpg(self._processes[name].pid, signal.SIGCONT)
+        for pid in reversed(self._family(name)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _family(self, name: str) -> list[int]:
+        """The node and its children, which have sessions of their own."""
+        found = [self._processes[name].pid]
+        for thread in Path(f"/proc/{found[0]}/task").glob("*/children"):
+            found += map(int, thread.read_text().split())
+        return found
 
     def drain(self, name: str) -> None:
         """SIGTERM; waits for the end."""
