@@ -104,8 +104,7 @@ def test_consul_away_costs_no_request(tmp_path: Path, outage_s: float) -> None:
                     one.kill()
                 began = time.monotonic()
                 load.goes_on()
-                statistics = router.statistics
-                wait_until(lambda: "stale" in statistics().registry_trouble, SOON_S)
+                _wait_stale(router)
                 assert router.statistics().registry_age_s < SOON_S
                 nodes.kill("two")
                 load.goes_on(50)
@@ -120,8 +119,12 @@ def test_consul_away_costs_no_request(tmp_path: Path, outage_s: float) -> None:
                 load.comes_to("three")
             assert load.failed == []
             assert load.done > 10 * outage_s
-        del router, statistics
+        del router
         settle()
+
+
+def _wait_stale(router: Router) -> None:
+    wait_until(lambda: "stale" in router.statistics().registry_trouble, SOON_S)
 
 
 def _ids(registry: str) -> set[str]:
