@@ -27,7 +27,7 @@ SHORT = (
     r"test_others_on.*\[events2-async",
     r"test_every_border\[rpc-async-bytes",
 )
-"""What `make test` has time for: each kind of test on two guests, each size in both modes, the rest is the long form."""
+"""What `make test` has time for: each kind of test on two guests, each size in both modes. The rest is long."""
 
 
 def in_short_form(name: str) -> bool:

@@ -1,0 +1,188 @@
+"""A real node in one guest and a real router in the other: rdma is taken, left when it breaks, and taken again.
+
+The model tells how often it ran for each request, and is not idempotent: a request that moved from wire to wire and ran
+twice, or not at all, shows in its own answer.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from overspill import Router
+from tests.softroce.lab import here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.guests(2), pytest.mark.timeout(240)]
+ADDRESS = "10.78.0.2:7071"
+REGISTRY = f"static:{ADDRESS}"
+START_S = 120.0
+WIRE_S = 60.0
+CALL_S = 30.0
+"""No request is given up for time: what is asserted of times is stated by the tests that measure them."""
+
+
+class Node:
+    """`overspill node` in guest 1."""
+
+    def __init__(self) -> None:
+        words = ["node", "--registry", REGISTRY, "--models", "/src/tests/softroce/models", "--listen", ADDRESS]
+        self.process = here.Process(1, "overspill", *words, "--wires", "rdma,rpc", "--devices", "cpu:1")
+        said = self.process.line(START_S)
+        assert said, "the node did not start"
+
+    def close(self) -> None:
+        if self.process.alive():
+            self.process.signal(signal.SIGTERM)
+            if self.process.wait(30.0) is None:
+                self.process.signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    made = Node()
+    yield made
+    made.close()
+
+
+class Load:  # mutable: counts while it runs
+    """Callers that ask all the time, each with numbers of its own, and check every answer."""
+
+    def __init__(self, router: Router, callers: int = 2) -> None:
+        self.wires: list[tuple[float, str]] = []
+        """(when it was answered, over which wire) of each request."""
+        self.wrong: list[str] = []
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask, args=(router, caller)) for caller in range(callers)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, router: Router, caller: int) -> None:
+        numbers = random.Random(caller)
+        base = (time.monotonic_ns() // 1000) << 8
+        for number in range(1 << 20):
+            if self._end.is_set():
+                return
+            size = numbers.choice((1, 200, 20_000))
+            x = np.arange(base + number * 8 + caller, base + number * 8 + caller + size, dtype=np.int64)
+            try:
+                reply = router.infer("counted", {"x": x}, timeout_s=CALL_S)
+            except Exception as error:  # noqa: BLE001 - the test's own thread reports it
+                self._note(f"request {number} of {size}: {type(error).__name__}: {error}")
+                continue
+            with reply:
+                y = reply["y"]
+                good = y[0] == 1 and np.array_equal(y[1:], 2 * x[1:])
+                if not good:
+                    self._note(f"request {number} of {size} ran {y[0]} times, or its bytes are wrong")
+                with self._lock:
+                    self.wires.append((time.monotonic(), str(reply.trace.wire)))
+
+    def _note(self, what: str) -> None:
+        with self._lock:
+            self.wrong.append(what)
+
+    def since(self, at_s: float) -> list[str]:
+        """The wires of what was answered after that moment."""
+        with self._lock:
+            return [wire for when, wire in self.wires if when > at_s]
+
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(CALL_S + 30.0)
+
+
+def until(what: Callable[[], bool], why: str, timeout_s: float = WIRE_S) -> float:
+    """Seconds until it was so."""
+    began_s = time.monotonic()
+    while not what():
+        assert time.monotonic() < began_s + timeout_s, why
+        time.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+def on_rdma(load: Load) -> bool:
+    wires = load.since(0.0)
+    return len(wires) >= 5 and set(wires[-5:]) == {"rdma"}
+
+
+def fell_back(load: Load, at_s: float) -> bool:
+    return "rpc" in load.since(at_s)
+
+
+def test_a_call_goes_over_rdma(node: Node) -> None:
+    here.run(0, "python3", "-c", "import numpy as n; n.savez('/tmp/in.npz', x=n.arange(100, dtype=n.int64))")
+    words = ["call", "counted", "--registry", REGISTRY, "--input", "/tmp/in.npz", "--output", "/tmp/out.npz"]
+    said = here.run(0, "python3", "-m", "overspill", *words, "--timeout-s", "60", timeout_s=120.0)
+    assert "rdma" in said, said
+    with np.load("/tmp/out.npz") as answer:
+        assert np.array_equal(answer["y"][1:], 2 * np.arange(1, 100))
+
+
+@pytest.mark.parametrize("cuts", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
+def test_rdma_is_cut_under_load_at_random_moments(node: Node, cuts: int) -> None:
+    """Its cable alone: requests go on over rpc, none is lost, wrong or run twice, and rdma is taken again."""
+    moments = random.Random(20_260)
+    with Router.connect(REGISTRY) as router:
+        load = Load(router)
+        try:
+            for _ in range(cuts):
+                until(lambda: on_rdma(load), "rdma was not taken")
+                time.sleep(moments.uniform(0.0, 1.0))
+                cut_s = time.monotonic()
+                here.cable(0, up=False)
+                until(partial(fell_back, load, cut_s), "nothing was answered over rpc")
+                here.cable(0, up=True)
+            until(lambda: on_rdma(load), "rdma was not taken again")
+        finally:
+            load.stop()
+    assert not load.wrong, load.wrong[:5]
+
+
+def test_acknowledgements_alone_are_lost(node: Node) -> None:
+    """What the node sends over its RDMA card is dropped: requests arrive and run, and nobody there hears of it."""
+    with Router.connect(REGISTRY) as router:
+        load = Load(router)
+        try:
+            until(lambda: on_rdma(load), "rdma was not taken")
+            cut_s = time.monotonic()
+            here.run(1, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "loss", "100%", "limit", "100000")
+            until(partial(fell_back, load, cut_s), "nothing was answered over rpc")
+            here.run(1, "tc", "qdisc", "del", "dev", "eth0", "root")
+            until(lambda: on_rdma(load), "rdma was not taken again")
+        finally:
+            load.stop()
+    assert not load.wrong, load.wrong[:5]
+
+
+@pytest.mark.long
+def test_a_flapping_cable_changes_the_wire_seldom(node: Node) -> None:
+    """Once a second for 30 s: at most one change of the wire in 5 s, and nothing lost."""
+    with Router.connect(REGISTRY) as router:
+        load = Load(router)
+        try:
+            until(lambda: on_rdma(load), "rdma was not taken")
+            began_s = time.monotonic()
+            for _ in range(15):
+                here.cable(0, up=False)
+                time.sleep(1.0)
+                here.cable(0, up=True)
+                time.sleep(1.0)
+            wires = load.since(began_s)
+        finally:
+            load.stop()
+    assert not load.wrong, load.wrong[:5]
+    back = sum(1 for old, new in pairwise(wires) if old == "rpc" and new == "rdma")
+    assert back <= 7, "fail-backs are held down for 5 s"
