@@ -83,7 +83,7 @@ class Core:
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
         if config.explain_kept or config.explain_file:
             self._dispatcher.record = Record(max(config.explain_kept, 1), to_file=bool(config.explain_file))
-        self.hedger = Hedger(config.hedge_ratio, self.lock, clock) if config.hedge_ratio else None
+        self.hedger = Hedger(config, self.table, self.lock, rng, clock) if config.hedge_ratio else None
         self._backoff_s = FullJitter(config.backoff_first_s, config.backoff_max_s, rng).after
         self._pid = os.getpid()
 

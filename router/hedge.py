@@ -1,7 +1,7 @@
-"""Hedging: a second copy of a request that takes much longer than predicted, on the runner-up, under a budget.
+"""Hedging: a second copy of a request that takes much longer than predicted, on another worker, under a budget.
 
-A copy is sent only where all of this holds: the model is idempotent; the request has been out for several times what it
-was predicted to take; somebody else would begin it about at once, so that a busy fleet, where everything is late, sends
+A copy is sent only where all of this holds: the model is idempotent; its answer is late by several times what it was
+predicted to compute; somebody else would begin it about at once, so that a busy fleet, where everything is late, sends
 none; and the budget (a share of all requests) has something left. A spent budget never ends the original. The first
 answer counts, and the other copy is cancelled: at its node before it begins, if it still waits there. This module sends
 nothing. Read `router/race.py` next.
@@ -14,19 +14,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.dispatch import Tied
-from router.pick import Picked
-from router.price import price
+from router.pick import Nobody, pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
     from threading import Lock
 
+    from router.config import RouterConfig
     from router.dispatch import Attempt
+    from router.table import Table
 
-HEDGE_AFTER = 3.0
-"""Times the predicted answer: where the slowest percent of usual requests lies, so few are copied for nothing."""
+HEDGE_AFTER_RUNS = 2.0
+"""A copy is sent when the answer is late by two runs: where the slowest percents of usual requests lie."""
 HEDGE_AFTER_MIN_S = 0.002
 """A copy that is sent sooner would race with the network, not with a stall."""
+WAIT_SHARE_MAX = 0.5
+"""A copy may wait for half of its own run: where all let it wait longer the fleet is busy, and copies make it worse."""
 TOKENS_MAX = 10.0
 """So many copies may be sent in a burst after a quiet time."""
 
@@ -62,12 +66,15 @@ class HedgeBudget:  # mutable: tokens
 class Hedger:
     """Says when a copy of an attempt may be sent, and books it. `lock` is the router's."""
 
-    __slots__ = ("_clock", "_lock", "budget")
+    __slots__ = ("_clock", "_lock", "_rng", "_sample", "_table", "budget")
 
-    def __init__(self, ratio: float, lock: Lock, clock: Callable[[], float]) -> None:
+    def __init__(self, config: RouterConfig, table: Table, lock: Lock, rng: Random, clock: Callable[[], float]) -> None:
+        self._sample = config.remote_sample
+        self._table = table
+        self._rng = rng
         self._lock = lock
         self._clock = clock
-        self.budget = HedgeBudget(ratio)
+        self.budget = HedgeBudget(config.hedge_ratio)
 
     def after_s(self, attempt: Attempt) -> float | None:
         """When a copy may be sent, in seconds from the attempt's beginning; None for never. Asked once an attempt."""
@@ -76,18 +83,20 @@ class Hedger:
             self.budget.earn()
             if not attempt.call.movable or picked.second is None or not picked.worker.speed.known(attempt.kind):
                 return None
-        return max(HEDGE_AFTER_MIN_S, HEDGE_AFTER * picked.terms[0] / 1000.0)
+        total_ms, compute_ms = picked.terms[0], picked.terms[4]
+        return max(HEDGE_AFTER_MIN_S, (total_ms + HEDGE_AFTER_RUNS * compute_ms) / 1000.0)
 
     def copy(self, attempt: Attempt) -> Tied | None:
-        """Books a copy at the runner-up; None where that one is not usable or would let it wait, or nothing is left."""
+        """Books a copy at the cheapest other worker; None where it would wait there, or nothing is left."""
+        call, kind, first = attempt.call, attempt.kind, attempt.picked.worker
+        nbytes = call.body.layout.body_bytes + kind.reply_bytes
         with self._lock:
-            now, second, kind = self._clock(), attempt.picked.second, attempt.kind
-            if second is None or second.link is None or second.why_not(now):
+            now, offer = self._clock(), self._table.offer(call.model)
+            found = pick(offer, kind, nbytes, (first.name,), self._sample, self._rng, now, attempt.units)
+            if isinstance(found, Nobody) or found.last_resort or found.worker is first or found.worker.link is None:
                 return None
-            nbytes = attempt.call.body.layout.body_bytes + kind.reply_bytes
-            terms = price(second.line, second.ahead, second.speed, kind, nbytes, now, attempt.units)
-            if terms[2] + terms[3] > terms[4] or not self.budget.take():
+            if found.terms[2] + found.terms[3] > found.terms[4] * WAIT_SHARE_MAX or not self.budget.take():
                 return None
-            dispatch = second.ahead.sent(second.speed.full_ms(kind) * attempt.units)
-            attempt.tied = Tied(Picked(second, terms, attempt.picked.candidates), second.link, dispatch, now)
+            attempt.tied = Tied.at(found, attempt)
+            attempt.tied.began_s = now
             return attempt.tied
