@@ -16,8 +16,9 @@ PING = ("ping", "-c1", "-W1", "-q")
 @pytest.mark.guests(1)
 def test_one_guest_has_a_device() -> None:
     assert here.nodes() == 1
-    assert "ACTIVE" in Path("/sys/class/infiniband/rxe0/ports/1/state").read_text()
-    assert os.cpu_count() == 2
+    states = [path.read_text() for path in Path("/sys/class/infiniband").glob("*/ports/*/state")]
+    assert any("ACTIVE" in state for state in states)
+    assert (os.cpu_count() or 1) >= 2
 
 
 @pytest.mark.guests(2)

@@ -38,8 +38,7 @@ class Node:
     def __init__(self) -> None:
         words = ["node", "--registry", REGISTRY, "--models", "/src/tests/softroce/models", "--listen", ADDRESS]
         self.process = here.Process(1, "overspill", *words, "--wires", "rdma,rpc", "--devices", "cpu:1")
-        said = self.process.line(START_S)
-        assert said, "the node did not start"
+        assert self.process.said("is ready at", START_S), "the node did not start"
 
     def close(self) -> None:
         if self.process.alive():

@@ -106,7 +106,7 @@ class RdmaWorld(GuestWorld):
         """Carries an offer over the network that stays when RDMA's cable is pulled."""
         left_s = max(0.001, deadline.remaining_s(time.monotonic()))
         try:
-            with socket.create_connection((f"10.78.0.{here.nodes()}", self.node.port), left_s) as line:
+            with socket.create_connection((here.plain_address(self.node.where), self.node.port), left_s) as line:
                 line.settimeout(left_s)
                 line.sendall(OFFER.pack(len(offer), os.getpid()) + offer)
                 size, _ = OFFER.unpack(_exactly(line, OFFER.size))

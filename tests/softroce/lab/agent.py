@@ -13,6 +13,7 @@ import os
 import runpy
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -160,6 +161,7 @@ def set_up(node: int) -> None:
         _call("/sbin/ip", "link", "set", card, "address", f"52:54:00:12:3{number}:0{node + 1}")
         _call("/sbin/ip", "link", "set", card, "mtu", str(MTU), "up")
         _call("/sbin/ip", "addr", "add", f"{net}.{node + 1}/24", "dev", card)
+    socket.sethostname(f"n{node}")
     _call("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
 
 

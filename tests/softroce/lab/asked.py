@@ -12,10 +12,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tests.softroce.lab.cache import LabError
+from tests.softroce.lab.guest import Guest
 
 if TYPE_CHECKING:
     from tests.softroce.lab.guest import Line, Process
     from tests.softroce.lab.lab import Lab
+    from tests.softroce.lab.own import OwnMachine
 
 NOTES_MAX = 200
 LINES_MAX = 10_000
@@ -24,7 +26,7 @@ LINES_MAX = 10_000
 class Asked:
     """For one lab."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab | OwnMachine) -> None:
         self._lab = lab
         self._processes: list[Process] = []
         self._lines: dict[int, list[Line]] = {}
@@ -42,8 +44,8 @@ class Asked:
     def mend(self) -> None:
         """Plugs what a test left unplugged and brings back the guest it killed. Raises LabError when that fails."""
         if self._broken:
-            for node, each in enumerate(self._lab.guests):
-                if not each.alive():
+            for node in range(self._lab.nodes):
+                if not self._lab.guests[node].alive():
                     self._lab.restart(node)
             self._lab.heal()
             self._broken = False
@@ -58,26 +60,32 @@ class Asked:
         self._lines.clear()
         self.notes.clear()
 
+    def _guest(self, node: int) -> Guest:
+        each = self._lab.guests[node]
+        if not isinstance(each, Guest):
+            raise LabError("this machine itself is the guest, and no test may break it")
+        return each
+
     def _cable(self, node: int, card: int, up: bool) -> None:
         self._broken = True
-        self._lab.guests[node].cable(card, up=up)
+        self._guest(node).cable(card, up=up)
 
     def _pause(self, node: int) -> None:
         self._broken = True
-        self._lab.guests[node].pause()
+        self._guest(node).pause()
 
     def _resume(self, node: int) -> None:
-        self._lab.guests[node].resume()
+        self._guest(node).resume()
 
     def _kill(self, node: int) -> None:
         self._broken = True
-        self._lab.guests[node].kill()
+        self._guest(node).kill()
 
     def _restart(self, node: int) -> None:
         self._lab.restart(node)
 
     def _run(self, node: int, words: list[str], timeout_s: float) -> tuple[int, str]:
-        return self._lab.run(self._lab.guests[node], words, timeout_s)
+        return self._lab.run(node, words, timeout_s)
 
     def _start(self, node: int, module: str, words: list[str]) -> int:
         self._processes.append(self._lab.guests[node].start(words, module))
@@ -111,6 +119,20 @@ class Asked:
             if len(self._lines[handle]) < LINES_MAX:
                 self._lines[handle].append(line)
         return process.code
+
+    def _said(self, handle: int, text: str, timeout_s: float) -> bool:
+        """Whether it said so on either stream in time; what it said on the way is not kept."""
+        process = self._processes[handle]
+        end_s = time.monotonic() + timeout_s
+        while process.code is None:
+            line = process.line(max(0.0, end_s - time.monotonic()))
+            if line is None:
+                return False
+            if line.stream == "err":
+                self.notes = [*self.notes[-NOTES_MAX:], f"guest {process.guest.node}: {line.text}"]
+            if text in line.text:
+                return True
+        return False
 
     def _next(self, handle: int, timeout_s: float) -> Line | None:
         process = self._processes[handle]

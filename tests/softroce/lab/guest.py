@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.softroce.lab import qemu
 from tests.softroce.lab.cache import LabError
@@ -42,10 +42,25 @@ class Line:
     text: str
 
 
+class Place(Protocol):
+    """Where processes run: a guest, or this machine in the place of one."""
+
+    node: int
+
+    def alive(self) -> bool:
+        """Whether it is there."""
+
+    def ask(self, **command: Any) -> Any:
+        """The answer to a command about a process. Raises LabError."""
+
+    def start(self, words: list[str], module: str = "", env: dict[str, str] | None = None) -> Process:
+        """Starts one."""
+
+
 class Process:
     """A process in a guest."""
 
-    def __init__(self, guest: Guest, pid: int, lines: queue.Queue[Line]) -> None:
+    def __init__(self, guest: Place, pid: int, lines: queue.Queue[Line]) -> None:
         self.guest = guest
         self.pid = pid
         self._lines = lines
@@ -127,7 +142,7 @@ class Guest:
         """Whether its QEMU runs."""
         return self._process.poll() is None
 
-    def ask(self, **command: object) -> Any:
+    def ask(self, **command: Any) -> Any:
         """The agent's answer. Raises LabError when it refuses, the guest is gone, or it takes too long."""
         with self._lock:
             self._next_id += 1

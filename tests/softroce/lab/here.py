@@ -80,6 +80,12 @@ def nodes() -> int:
     return int(os.environ["OVERSPILL_LAB_NODES"])
 
 
+def plain_address(node: int) -> str:
+    """The address of a guest on the network that stays when RDMA's cable is pulled."""
+    net = os.environ.get("OVERSPILL_LAB_PLAIN", "10.78.0")
+    return f"{net}.{node + 1}"
+
+
 def cable(node: int, *, up: bool, card: int = RDMA_CARD) -> None:
     """Pulls or plugs a cable: what is sent meanwhile is lost, and neither end is told."""
     ask("cable", node, card, up)
@@ -107,6 +113,10 @@ class Process:
         if stream == "exit":
             self.code = int(text)
         return str(text) if stream == "out" else ""
+
+    def said(self, text: str, timeout_s: float) -> bool:
+        """Whether it says so in time, on standard output or error."""
+        return bool(ask("said", self._handle, text, timeout_s))
 
     def write(self, text: str) -> None:
         """Writes to its standard input."""

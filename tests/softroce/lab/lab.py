@@ -57,15 +57,15 @@ class Lab:
         if self.nodes == 1:
             return
         end_s = time.monotonic() + MEET_S
-        for node, each in enumerate(self.guests):
+        for node in range(self.nodes):
             for net in (RDMA_NET, PLAIN_NET):
-                while self.run(each, ["ping", "-c1", "-W1", "-q", f"{net}.{2 - node}"], 20.0)[0] != 0:
+                while self.run(node, ["ping", "-c1", "-W1", "-q", f"{net}.{2 - node}"], 20.0)[0] != 0:
                     if time.monotonic() > end_s:
                         raise LabError(f"guest {node} does not reach the other over {net}.0/24")
 
-    def run(self, where: Guest, words: list[str], timeout_s: float) -> tuple[int, str]:
+    def run(self, node: int, words: list[str], timeout_s: float) -> tuple[int, str]:
         """(exit code, all that it wrote) of a command. Raises LabError when it takes too long; it is killed then."""
-        process = where.start(words)
+        process = self.guests[node].start(words)
         code, said = follow(process, timeout_s)
         return code, "\n".join(said)
 

@@ -17,6 +17,7 @@ import pytest
 from tests.softroce.lab.asked import Asked
 from tests.softroce.lab.cache import LabError, OutsideError
 from tests.softroce.lab.lab import Lab, unavailable
+from tests.softroce.lab.own import OwnMachine, own_device
 
 if TYPE_CHECKING:
     from tests.softroce.lab.guest import Process
@@ -47,7 +48,7 @@ class Remote:
 
     def __init__(self, items: list[pytest.Item]) -> None:
         self._items = items
-        self._lab: Lab | None = None
+        self._lab: Lab | OwnMachine | None = None
         self._asked: Asked | None = None
         self._worker: Process | None = None
         self._nodes = 0
@@ -87,9 +88,7 @@ class Remote:
             self.close()
         try:
             if self._lab is None:
-                if reason := unavailable():
-                    raise OutsideError(reason)
-                self._nodes, self._lab = nodes, Lab(nodes)
+                self._nodes, self._lab = nodes, _lab(nodes)
                 self._asked = Asked(self._lab)
             if self._worker is None:
                 self._start_worker()
@@ -179,6 +178,15 @@ class Remote:
             self._lab = None
             if lab is not None:
                 lab.close()
+
+
+def _lab(nodes: int) -> Lab | OwnMachine:
+    """This machine where its own device will do, else guests. Raises LabError."""
+    if nodes == 1 and (device := own_device()):
+        return OwnMachine(device)
+    if reason := unavailable():
+        raise OutsideError(reason)
+    return Lab(nodes)
 
 
 def _fail(item: pytest.Item, problem: str) -> None:
