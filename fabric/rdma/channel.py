@@ -26,6 +26,7 @@ from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
 from fabric.rdma.connection import Connection
 from fabric.rdma.heads import NO_REGION, HeadKind
 from fabric.rdma.neighbour import find_neighbour
+from fabric.rdma.page_reads import page_life
 from fabric.rdma.replies import Replies
 from fabric.rdma.terms import Terms, agree, own_versions, pack_terms, read_terms
 from fabric.rdma.window import Windows
@@ -63,6 +64,7 @@ class RdmaChannel:  # mutable: open, then closed
         self._running = 0
         self._pings: dict[int, tuple[Callable[[], None], list[Load]]] = {}
         self._ping_no = 0
+        self._page = NO_REGION
         self.peer_facts = PeerFacts("", 0, 0)
         self._connection = Connection(engine, self, choice, secrets.randbits(32), caller=True)
         config = engine.config
@@ -136,6 +138,13 @@ class RdmaChannel:  # mutable: open, then closed
         """Asks the node's own code for a sign of life. Raises DeadlineExceeded or NodeLost."""
         self._calls.tidy(time.monotonic())
         return await await_through(lambda ring: self._pinged(deadline, ring), deadline)
+
+    def read_page(self, deadline: Deadline) -> Load:
+        """Reads the node's load page with the NIC alone: nobody at the node is asked, so it is no sign of life. Raises
+        Unavailable where the node has none or it stays torn, DeadlineExceeded, NodeLost."""
+        return wait_through(
+            lambda ring: page_life(self._connection, self._page, self._client_id, deadline, ring), deadline
+        )
 
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then ends the connection."""
@@ -231,6 +240,7 @@ class RdmaChannel:  # mutable: open, then closed
         if choice.link_layer == ETHERNET:
             find_neighbour(ip_of(theirs.gid), choice.address, engine.config.resolve_s)
         self.peer_facts = PeerFacts(theirs.node_id, theirs.node_epoch, agreed.version)
+        self._page = theirs.page
         self._calls.begin(Windows(theirs.region), theirs.node_epoch)
         connection.connect(agreed, theirs)
         with self._changed:

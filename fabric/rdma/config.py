@@ -18,7 +18,9 @@ SEND_DEPTH = 40
 """Sends of the frame pair that may be posted: all credits of the peer, and completions that are asked for late."""
 PIECES_DEPTH = 24
 """Writes of the bulk pair that may be posted."""
-COMPLETIONS_PER_LINK = CTL_DEPTH + BULK_DEPTH + SEND_DEPTH + PIECES_DEPTH
+EXTRA_DEPTH = 4
+"""The two reads of a load page, and a marker behind all sends of each pair."""
+COMPLETIONS_PER_LINK = CTL_DEPTH + BULK_DEPTH + SEND_DEPTH + PIECES_DEPTH + EXTRA_DEPTH
 """The most that one connection can put on the completion queue: when a pair dies, everything posted comes back."""
 FRAME_ROOM = 4096
 """One receive: a frame with the body that fits behind it."""

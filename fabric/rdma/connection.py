@@ -12,11 +12,22 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError
-from fabric.rdma.heads import HELLO_PLACE, HeadKind, read_place
+from fabric.errors import Fate, NodeLost, OverspillError, ResourceExhausted
+from fabric.rdma.heads import HeadKind
+from fabric.rdma.intake import Intake
 from fabric.rdma.lifecycle import LinkDo, LinkEvent, LinkState, step
 from fabric.rdma.pair import Route
-from fabric.rdma.pairs import BULK_RECEIVED, CTL_RECEIVED, CTL_SENT, MARKER, PIECE_SENT, Pairs, kind_of
+from fabric.rdma.pairs import (
+    BULK_RECEIVED,
+    CTL_RECEIVED,
+    CTL_SENT,
+    MARKER,
+    PIECE_SENT,
+    READ_DONE,
+    SCRATCH_BYTES,
+    Pairs,
+    kind_of,
+)
 from fabric.rdma.posts import Posts
 from fabric.rdma.talk import Message, Talk
 from fabric.rdma.verbs import ERRORS
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 
     from fabric.rdma.choice import Choice
     from fabric.rdma.device import Done
+    from fabric.rdma.domain import Use
     from fabric.rdma.engine import Engine
     from fabric.rdma.heads import Head, RegionNote
     from fabric.rdma.outbox import Write
@@ -50,8 +62,10 @@ class Connection:  # mutable: its state is its life
         self._lock = threading.RLock()
         self._state = LinkState.NEW
         self._error: OverspillError | None = None
+        self._read: tuple[int, int, Callable[[bytes], None]] | None = None
         self._pairs = Pairs(engine, self, choice)
         self._posts = Posts(self._pairs, self._talk, engine.config.piece_bytes)
+        self._intake = Intake(self._pairs, self._talk, self._posts, owner.view_of, answers=not caller)
         try:
             self._pairs.post_receives()
             self._state, _ = step(self._state, LinkEvent.POSTED)
@@ -130,6 +144,18 @@ class Connection:  # mutable: its state is its life
             self._pump()
         return write
 
+    def read(self, note: RegionNote, parts: tuple[tuple[int, int], ...], done: Callable[[bytes], None]) -> None:
+        """Reads (offset, bytes) parts of a region that the peer lets us read, in this order; `done` gets all of them,
+        in the loop's thread. One at a time. Raises NodeLost, ResourceExhausted."""
+        size = sum(nbytes for _, nbytes in parts)
+        assert size <= SCRATCH_BYTES, "read into scratch memory"
+        with self._lock:
+            self._check_live()
+            if self._read is not None:
+                raise ResourceExhausted("a read of the same peer is on its way; wait for that")
+            self._read = (len(parts) - 1, size, done)
+            self._pairs.post_reads(note.rkey, tuple((note.base + offset, nbytes) for offset, nbytes in parts))
+
     def withdraw(self, message: Message, write: Write | None) -> bool:
         """Takes back what was not posted; says whether nothing of it was."""
         with self._lock:
@@ -146,13 +172,13 @@ class Connection:  # mutable: its state is its life
         """We end it. Safe from any thread, and twice."""
         self._handle(LinkEvent.CLOSED, error)
 
-    def register(self, address: int, nbytes: int, *, written: bool) -> Registered:
-        """Registers memory in this connection's domain, within the budget: what the peer writes to, or what we send
-        from. It is closed with the connection, or before. Raises ResourceExhausted."""
+    def register(self, address: int, nbytes: int, use: Use) -> Registered:
+        """Registers memory in this connection's domain, within the budget. It is closed with the connection, or before.
+        Raises ResourceExhausted."""
         with self._lock:
             if self._state in _ENDS:
                 raise NodeLost(str(self.error), Fate.NEVER_RAN)
-            return self._pairs.register(address, nbytes, written=written)
+            return self._pairs.register(address, nbytes, use)
 
     def completed(self, done: list[Done]) -> None:
         """What the pairs have done; in the loop's thread."""
@@ -214,40 +240,16 @@ class Connection:  # mutable: its state is its life
             whole += self._posts.settled(number)
         elif kind == CTL_SENT:
             self._pairs.sent(number)
+        elif kind == READ_DONE:
+            reading = self._read
+            if reading is not None and number == reading[0]:
+                self._read = None
+                reading[2](self._pairs.scratch(reading[1]))
         elif self._state is not LinkState.DRAINING:
-            message = self._on_frames(number, done) if kind == CTL_RECEIVED else self._on_bulk(done)
+            intake = self._intake
+            message = intake.frame(number, done) if kind == CTL_RECEIVED else intake.written(done)
             if message is not None:
                 arrived.append(message)
-
-    def _on_frames(self, number: int, done: Done) -> tuple[Head, bytes, int | None] | None:
-        if done.written:
-            raise ProtocolError("the peer wrote on the pair of frames; the connection is closed")
-        raw = self._pairs.take(number, done.nbytes)
-        self._talk.ctl.arrived()
-        head, payload = self._talk.heard(raw, bulk=False)
-        if head.kind in {HeadKind.HELLO, HeadKind.ECHO}:
-            self._talk.greeted(head)
-            if not self._caller:
-                self._posts.greet(HeadKind.ECHO)
-            return None
-        return None if head.kind is HeadKind.CREDIT else (head, payload, None)
-
-    def _on_bulk(self, done: Done) -> tuple[Head, bytes, int | None] | None:
-        if not done.written:
-            raise ProtocolError("the peer sent on the pair of bodies; the connection is closed")
-        self._pairs.take_bulk()
-        self._talk.bulk.arrived()
-        if done.imm == HELLO_PLACE:
-            self._talk.greeted_on_bulk()
-            if not self._caller:
-                self._posts.greet_on_bulk()
-            return None
-        region, offset = read_place(done.imm)
-        view = self._owner.view_of(region)
-        if view is None or not 0 < done.nbytes <= len(view) - offset:
-            raise ProtocolError("the peer told of a frame that lies outside of its region; the connection is closed")
-        head, payload = self._talk.heard(bytes(view[offset : offset + done.nbytes]), bulk=True)
-        return head, payload, offset
 
     # The end.
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 POLL_MAX = 64
 """Completions taken before others get their turn."""
 LINKS_PER_QUEUE = 32
-"""Connections on one completion queue: 32 x 128 completions, 256 KiB of a usual device's memory."""
+"""Connections on one completion queue: 32 x 132 completions, 264 KiB of a usual device's memory."""
 LINK_BITS = 32
 """A work request's id is the connection's number above this bit, and what the connection says below it."""
 _PORT_ENDS = frozenset({"PORT_ERR", "DEVICE_FATAL", "LID_CHANGE"})

@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import Draining, Fate, NodeLost, OverspillError, ResourceExhausted
 from fabric.frame import ErrorFrame, Load, encode_error
+from fabric.load_page import PAGE_BYTES
 from fabric.rdma.channel import ETHERNET
 from fabric.rdma.choice import gid_text, ip_of
 from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
 from fabric.rdma.connection import Connection
+from fabric.rdma.domain import Use
 from fabric.rdma.heads import NO_REGION
 from fabric.rdma.neighbour import find_neighbour_async
+from fabric.rdma.pairs import address_of
 from fabric.rdma.serving import Serving
 from fabric.rdma.terms import Terms, agree, check_life, own_versions, pack_terms, read_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from mmap import mmap
 
     from fabric.rdma.choice import Choice
     from fabric.rdma.engine import Engine
@@ -43,10 +47,10 @@ GRACE_S = 3.0
 
 class RdmaListener:  # mutable: its peers come and go
     """Serves the node that `open_channel(client_id, arena_bytes)` reaches, on the engine's loop. `page` is the node's
-    load page as peers may read it; while `draining`, nobody new is admitted."""
+    load page, which peers may read; while `draining`, nobody new is admitted."""
 
     def __init__(
-        self, engine: Engine, open_channel: OpenChannel, facts: PeerFacts, page: RegionNote = NO_REGION
+        self, engine: Engine, open_channel: OpenChannel, facts: PeerFacts, page: mmap | None = None
     ) -> None:  # fmt: skip
         self._engine, self._open_channel, self._facts, self._page = engine, open_channel, facts, page
         self._peers: set[Serving] = set()
@@ -99,7 +103,7 @@ class RdmaListener:  # mutable: its peers come and go
         self._peers.add(peer)
         try:
             region = await peer.begin(connection, theirs.region, open_session)
-            ours = self._terms(connection, choice, theirs, region)
+            ours = self._terms(connection, choice, theirs, region, self._readable(connection))
             agreed = agree(ours, theirs)
             if choice.link_layer == ETHERNET:
                 await find_neighbour_async(ip_of(theirs.gid), choice.address, engine.config.resolve_s)
@@ -109,13 +113,21 @@ class RdmaListener:  # mutable: its peers come and go
             raise
         return pack_terms(ours)
 
-    def _terms(self, connection: Connection, choice: Choice, theirs: Terms, region: RegionNote) -> Terms:
+    def _readable(self, connection: Connection) -> RegionNote:
+        if self._page is None:
+            return NO_REGION
+        registered = connection.register(address_of(self._page), PAGE_BYTES, Use.READ)
+        return NO_REGION._replace(base=registered.address, nbytes=PAGE_BYTES, rkey=registered.rkey)
+
+    def _terms(
+        self, connection: Connection, choice: Choice, theirs: Terms, region: RegionNote, page: RegionNote
+    ) -> Terms:
         ctl, bulk = connection.notes
         oldest, newest = own_versions()
         return Terms(
             oldest, newest, self._facts.node_id, self._facts.node_epoch, theirs.link_epoch, choice.link_layer,
             choice.lid, gid_text(choice.gid), self._engine.mtu(choice), self._engine.read_depth, ctl, bulk,
-            CTL_DEPTH, BULK_DEPTH, FRAME_ROOM, theirs.nonce, region, self._page,
+            CTL_DEPTH, BULK_DEPTH, FRAME_ROOM, theirs.nonce, region, page,
         )  # fmt: skip
 
     def _check_rate(self, client_id: int) -> None:

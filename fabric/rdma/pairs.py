@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fabric.rdma.outbox import Piece
     from fabric.rdma.pair import Route
 
-CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER = range(5)
+CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER, READ_DONE = range(6)
 _KIND_BITS = 28
 assert COUNT_MASK == (1 << _KIND_BITS) - 1, "numbers fill what kinds leave"
 _SIZES = (64, 128, 256, 512, 1024, 2048, FRAME_ROOM)
@@ -39,7 +39,9 @@ _RECEIVES_AT = 0
 _SENDS_AT = CTL_DEPTH * FRAME_ROOM
 _STAGES_AT = _SENDS_AT + SEND_DEPTH * FRAME_ROOM
 _TINY_AT = _STAGES_AT + BULK_DEPTH * FRAME_ROOM
-_RING_BYTES = _TINY_AT + FRAME_ROOM
+_SCRATCH_AT = _TINY_AT + FRAME_ROOM
+SCRATCH_BYTES = FRAME_ROOM
+_RING_BYTES = _SCRATCH_AT + SCRATCH_BYTES
 
 
 def kind_of(wr_id: int) -> tuple[int, int]:
@@ -104,8 +106,8 @@ class Pairs:  # mutable: posted to, then destroyed
             self._at = address_of(self._ring)
             self._view = memoryview(self._ring)
             self._memory = self._take(Registered(domain, engine.budget, self._at, _RING_BYTES, Use.RECEIVED))
-            # One more send of each, for the marker.
-            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 1, CTL_DEPTH, _INLINE_BYTES))
+            # One more send of each, for the marker, and two reads.
+            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 3, CTL_DEPTH, _INLINE_BYTES))
             self._bulk = self._own(Pair(domain, place.completions, PIECES_DEPTH + 1, BULK_DEPTH, _INLINE_BYTES))
             self._verbs = domain.verbs
             self._manners = [
@@ -196,6 +198,19 @@ class Pairs:  # mutable: posted to, then destroyed
             piece.remote, write.rkey, write.imm if piece.last else None, signaled=piece.signaled,
         )  # fmt: skip
 
+    def post_reads(self, rkey: int, parts: tuple[tuple[int, int], ...]) -> None:
+        """Reads (remote address, bytes) parts of the peer's memory, in this order, one behind the other into scratch
+        memory. Raises Unavailable."""
+        at = 0
+        for number, (remote, nbytes) in enumerate(parts):
+            wr_id = self._wr_id(READ_DONE, number)
+            self._ctl.post_read(wr_id, self._at + _SCRATCH_AT + at, nbytes, self._memory.lkey, remote, rkey)
+            at += nbytes
+
+    def scratch(self, nbytes: int) -> bytes:
+        """What was read."""
+        return bytes(self._view[_SCRATCH_AT : _SCRATCH_AT + nbytes])
+
     def stage(self, message: bytes) -> tuple[int, int, int]:
         """Puts a message where the bulk pair can write it from: (address, bytes, lkey). A long one, which is rare, gets
         memory of its own. Raises ResourceExhausted when that cannot be had."""
@@ -206,7 +221,7 @@ class Pairs:  # mutable: posted to, then destroyed
             return self._at + at, nbytes, self._memory.lkey
         memory = mmap.mmap(-1, nbytes)
         memory[:] = message
-        registered = self.register(address_of(memory), nbytes, written=False)
+        registered = self.register(address_of(memory), nbytes, Use.SENT)
         self._staged[registered.address] = memory, registered
         return registered.address, nbytes, registered.lkey
 
@@ -218,11 +233,10 @@ class Pairs:  # mutable: posted to, then destroyed
         elif address in self._staged:
             self._staged.pop(address)[1].close()
 
-    def register(self, address: int, nbytes: int, *, written: bool) -> Registered:
+    def register(self, address: int, nbytes: int, use: Use) -> Registered:
         """Registers memory of the owner's."""
         assert self._domain is not None, "it has a domain until it is destroyed"
         self._registered = [one for one in self._registered if one.memory is not None]
-        use = Use.WRITTEN if written else Use.SENT
         return self._take(Registered(self._domain, self._engine.budget, address, nbytes, use))
 
     # The end.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fabric.errors import ProtocolError, Unavailable
 from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot
+from fabric.rdma.domain import Use
 from fabric.rdma.heads import FRAMES_BYTES, RegionNote, same_region
 from fabric.rdma.pairs import address_of
 
@@ -41,7 +42,7 @@ class NodeRegion:  # mutable: lends, then empties
         self.arena: Arena = arena
         window = arena.lease(arena.nbytes // 2)
         frames = arena.lease(FRAMES_BYTES)
-        self._registered: Registered | None = connection.register(address_of(arena.map), arena.nbytes, written=True)
+        self._registered: Registered | None = connection.register(address_of(arena.map), arena.nbytes, Use.WRITTEN)
         base, rkey = self._registered.address, self._registered.rkey
         self.note = RegionNote(number, base, arena.nbytes, rkey, window.offset, window.nbytes, frames.offset)
         self.calls = 0

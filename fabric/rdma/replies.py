@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fabric.errors import ArenaFull, ResourceExhausted
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
+from fabric.rdma.domain import Use
 from fabric.rdma.heads import FRAMES_BYTES, RegionNote
 from fabric.rdma.pairs import address_of
 
@@ -30,7 +31,7 @@ class ReplyRegion:  # mutable: lends, then empties
         try:
             self._frames = self.arena.lease(FRAMES_BYTES)
             self.registered: Registered = connection.register(
-                address_of(self.arena.map), self.arena.nbytes, written=True
+                address_of(self.arena.map), self.arena.nbytes, Use.WRITTEN
             )
         except BaseException:  # whatever it was, nothing may stay behind it
             self.arena.close_fd()

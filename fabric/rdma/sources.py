@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric.errors import ResourceExhausted
+from fabric.rdma.domain import Use
 from fabric.rdma.pairs import address_of
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class Sources:  # mutable: grows and shrinks
     def _register(self, arena: Arena, offset: int, size: int) -> Registered:
         address = address_of(arena.map) + offset
         try:
-            return self._connection.register(address, size, written=False)
+            return self._connection.register(address, size, Use.SENT)
         except ResourceExhausted:
             if not self.sweep(float("inf")):
                 raise
-            return self._connection.register(address, size, written=False)
+            return self._connection.register(address, size, Use.SENT)
