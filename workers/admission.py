@@ -109,6 +109,8 @@ class Admission:  # mutable: the node's queue
         self.models = {model.name: model for model in models}
         self.desks = desks
         self.draining = False
+        self.refused_draining = 0
+        """Requests that came while the node drained."""
         self.outstanding_us = 0
         """Work queued and in hand, by estimate."""
         self._queue_max = queue_max
@@ -133,6 +135,7 @@ class Admission:  # mutable: the node's queue
         if model.refused:
             raise ModelBroken(f"model {name!r} cannot be served here: {model.refused}")
         if self.draining:
+            self.refused_draining += 1
             raise Draining("the node is draining; send the request to another one")
         return model
 

@@ -27,6 +27,7 @@ from workers.admission import Admission, ExecutorDesk, ModelQueue
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
 from workers.child import Settings
 from workers.crew import Crew
+from workers.leaving import Leaving
 from workers.ports import Ports
 from workers.presence import Presence
 from workers.reception import Reception
@@ -225,17 +226,18 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._publish()
         if self._port is not None:
             self._port.drain()
-        self._await_idle(time.monotonic() + self._config.drain_s)
+        self._await_idle(Leaving(time.monotonic(), self._config.drain_s, self._admission.refused_draining))
 
-    def _await_idle(self, give_up_s: float) -> None:
+    def _await_idle(self, leaving: Leaving) -> None:
         if self._finishing:
             return
-        if self._reception.idle:
+        now_s, idle, callers = time.monotonic(), self._reception.idle, bool(self._listener.tenants)
+        if leaving.may_go(now_s, idle=idle, callers=callers, refused=self._admission.refused_draining):
             self._finish()
-        elif time.monotonic() >= give_up_s:
+        elif leaving.is_late(now_s):
             self._give_up()
         else:
-            self._reactor.call_later(DRAIN_LOOK_S, lambda: self._await_idle(give_up_s))
+            self._reactor.call_later(DRAIN_LOOK_S, lambda: self._await_idle(leaving))
 
     def _give_up(self) -> None:
         self._reception.give_up_waiting(Draining("the node has no time left to drain; ask another one", Fate.NEVER_RAN))
