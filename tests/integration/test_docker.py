@@ -227,7 +227,8 @@ def test_a_killed_node_and_a_killed_consul_leader_fail_no_request(deployment: De
         assert counts["sent"]["etr_mini"] > 50
         assert idempotent_failures(counts) == []
         wait(lambda: deployment.leader() != leader, "another server leads")
-        deployment.engine.docker("start", name("remote-1"), name(leader))
+        deployment.engine.docker("kill", name("agent-local"))  # the client's own, and the local node's
+        deployment.engine.docker("start", name("remote-1"), name(leader), name("agent-local"))
         load_.wait_for("remote-1")
         counts = load_.phase("healed")
         assert counts["failed"] == []

@@ -2,7 +2,7 @@
 
 It is handed to the image's own Python as text, so it uses the public face only. Each line on its input names a phase
 that begins; the phase that ended is told as one line of JSON. The end of its input ends it. Two threads send idempotent
-requests, one sends numbers that may run once only. Read `tests/integration/test_docker.py` next.
+requests, three send numbers that may run once only. Read `tests/integration/test_docker.py` next.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class Load:  # mutable: three threads and the present phase
                     if output.tobytes() != self.expected:
                         self.counts.failed.append("etr_mini: other bytes than before")
 
-    def once(self) -> None:
-        number = 1_000_000_000  # far from the numbers of a demo's round
+    def once(self, number: int) -> None:
         while not self.over.wait(PAUSE_S):
             number += 1
             output = self.one("ledger", {"number": np.array([number], np.int64)})
@@ -97,7 +96,9 @@ class Load:  # mutable: three threads and the present phase
 def main(registry: str) -> None:
     with Router.connect(registry) as router:
         load = Load(router)
-        threads = [threading.Thread(target=run) for run in (load.idempotent, load.idempotent, load.once)]
+        threads = [threading.Thread(target=load.idempotent) for _ in range(2)]
+        # Numbers far from each other, and from those of a demo's round.
+        threads += [threading.Thread(target=load.once, args=(1_000_000_000 * first,)) for first in (1, 2, 3)]
         for thread in threads:
             thread.start()
         sys.stdout.write("sending\n")
