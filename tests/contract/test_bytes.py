@@ -51,16 +51,16 @@ def test_the_budget_is_kept() -> None:
 
 
 def test_each_byte(client: Client, pool: Bytes) -> None:
-    _run(client, pool, sizes_for(client.world.bytes_budget, REQUESTS, SEED), SEED)
+    run_sizes(client, pool, sizes_for(client.world.bytes_budget, REQUESTS, SEED), SEED)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_each_byte_long(client: Client, pool: Bytes, seed: int) -> None:
-    _run(client, pool, sizes_for(client.world.bytes_budget * 2, REQUESTS, seed), seed)
+    run_sizes(client, pool, sizes_for(client.world.bytes_budget * 2, REQUESTS, seed), seed)
 
 
-def _run(client: Client, pool: Bytes, sizes: list[int], seed: int) -> None:
+def run_sizes(client: Client, pool: Bytes, sizes: list[int], seed: int) -> None:
     """`flip` writes every byte anew, so an answer that only repeats what lies in memory is found out."""
     flipped = np.invert(pool)
     faults: list[str] = []

@@ -19,6 +19,7 @@ from fabric.rdma.engine import Engine
 from fabric.rdma.listener import RdmaListener
 from fabric.transport import PeerFacts
 
+ACK_TIMEOUT = 16  # as `tests/softroce/worlds.py` has it, and why
 OFFER = struct.Struct("<IQ")
 OPEN_S = 30.0
 OFFER_BYTES_MAX = 1 << 16
@@ -27,7 +28,7 @@ OFFER_BYTES_MAX = 1 << 16
 async def serve(path: str, node_id: str, epoch: int, spin_us: int) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
-    engine = Engine(loop, RdmaConfig(spin_us=spin_us))
+    engine = Engine(loop, RdmaConfig(spin_us=spin_us, ack_timeout=ACK_TIMEOUT))
 
     def open_channel(client_id: int, arena_bytes: int) -> LocalChannel:
         soon = Deadline.after(OPEN_S, time.monotonic())

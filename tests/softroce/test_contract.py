@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from tests.contract.conftest import caller, client, own_client, pool
+from tests.contract.conftest import SEED, caller, client, own_client, pool
+from tests.contract.test_bytes import REQUESTS, run_sizes, sizes_for
 from tests.contract.test_calls import *  # noqa: F403
 from tests.contract.test_cancel import *  # noqa: F403
 from tests.contract.test_deadlines import *  # noqa: F403
@@ -21,7 +23,7 @@ from tests.softroce.worlds import EVENTS_ONLY, SPINNING, RdmaWorld, RpcWorld, se
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.contract.world import World
+    from tests.contract.world import Bytes, Client, World
 
 __all__ = ["caller", "client", "own_client", "pool"]
 
@@ -60,3 +62,21 @@ def own_world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = MADE[request.param]()
     yield made
     made.close()
+
+
+def test_a_few_hundred_requests_and_each_byte(client: Client, pool: Bytes) -> None:
+    """What `make test` has time for, borders included."""
+    run_sizes(client, pool, sizes_for(64 << 20, 300, SEED), SEED)
+
+
+@pytest.mark.timeout(1500)
+def test_each_byte(client: Client, pool: Bytes) -> None:
+    """Ten thousand, within the bytes that emulation carries in minutes."""
+    run_sizes(client, pool, sizes_for(256 << 20, REQUESTS, SEED), SEED)
+
+
+@pytest.mark.timeout(600)
+def test_a_body_of_64_mib(client: Client, pool: Bytes) -> None:
+    """Larger than what a connection starts with: its regions grow meanwhile."""
+    data = np.concatenate([pool, pool[: 16 << 20]])
+    client.flips(data, timeout_s=120.0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.guests(2)
 BROKEN_S = 20.0
-"""The NIC gives a silent peer up after 0.5 s (fabric/rdma/config.py); forty times that beside busy neighbours."""
+"""The NIC gives a silent peer up after 1.9 s (tests/softroce/worlds.py); ten times that beside busy neighbours."""
 AGAIN_S = 60.0
 BACKGROUND = 6
 

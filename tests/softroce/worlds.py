@@ -35,6 +35,8 @@ ARENA_BYTES = 192 << 20
 EVENTS_ONLY, SPINNING = 0, 50
 FENCED_S = 5.0
 NET_S, PATIENCE = 5.0, 4.0
+ACK_TIMEOUT = 16
+"""1.9 s until a silent peer is an error, instead of 0.5: an emulated one beside busy neighbours is slow, not silent."""
 ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
 """Those of this process, for `settle`."""
 
@@ -91,7 +93,7 @@ class RdmaWorld(GuestWorld):
         super().__init__(GuestNode(here.nodes() - 1, "tests.softroce.rdma_port", str(spin_us)))
         self.name = f"rdma{here.nodes()}"
         self._loop = Loop()
-        self.engine = Engine(self._loop.loop, config or RdmaConfig(spin_us=spin_us))
+        self.engine = Engine(self._loop.loop, config or RdmaConfig(spin_us=spin_us, ack_timeout=ACK_TIMEOUT))
         ENGINES.add(self.engine)
         # The engine keeps its device for its life: no test is to be blamed for that.
         self.open_channel(60.0).close(self.deadline(5.0))
