@@ -30,6 +30,10 @@ SHORT = (
 """What `make test` has time for: each kind of test on two guests, each size in both modes. The rest is long."""
 
 
+SHORT_S = 150.0
+"""What one test of the short form may take at most: none takes more than ten on a quiet machine."""
+
+
 def in_short_form(name: str) -> bool:
     """Whether a test of the contract suite runs in `make test`."""
     return any(re.match(pattern, name) for pattern in SHORT)
@@ -49,7 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=shape_of)
     remote = [item for item in items if shape_of(item)]
     for item in remote:
-        item.stash[LIMIT] = limit_of(item)
+        limit_s = limit_of(item)
+        item.stash[LIMIT] = limit_s if item.get_closest_marker("long") else min(limit_s, SHORT_S)
         item.add_marker(pytest.mark.timeout(0), append=False)
     config.stash[_REMOTE] = Remote(remote)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OFFER = struct.Struct("<IQ")
 ARENA_BYTES = 192 << 20
 EVENTS_ONLY, SPINNING = 0, 50
-FENCED_S = 5.0
+FENCED_S = 30.0
 NET_S, PATIENCE = 5.0, 4.0
 ACK_TIMEOUT = 16
 """1.9 s until a silent peer is an error, instead of 0.5: an emulated one beside busy neighbours is slow, not silent."""

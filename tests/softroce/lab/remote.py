@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,9 @@ MORE_S = 30.0
 """What a test may take beyond its own limit, which the guest keeps: its fixtures' ends, and the report."""
 LIMIT = pytest.StashKey[float]()
 LAST_WORDS = 60
+BUDGET_S = 400.0
+"""Of `make test`: they take about 150 s on two quiet cores without KVM, and the whole of it must end in time."""
+REQUIRED = "OVERSPILL_LAB_REQUIRED"
 
 
 def shape_of(item: pytest.Item) -> int:
@@ -54,13 +59,23 @@ class Remote:
         self._nodes = 0
         self._said: list[str] = []
         self._refused: dict[int, str] = {}
+        self._broken: dict[int, str] = {}
+        self._spent_s = 0.0
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Whether it ran; if not, it got a mark that lets it be skipped."""
         nodes = shape_of(item)
-        problem = self._ready(nodes)
-        if nodes in self._refused:
-            item.add_marker(pytest.mark.skip(reason=self._refused[nodes]))
+        began_s = time.monotonic()
+        problem = reason = ""
+        if self._spent_s > BUDGET_S and item.get_closest_marker("long") is None:
+            reason = f"the guests of this machine are so slow that {BUDGET_S:.0f} s did not do for all of their tests"
+        else:
+            problem = self._ready(nodes)
+            reason = self._refused.get(nodes, "")
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+            if nextitem is None or shape_of(nextitem) != nodes:
+                self.close()
             return False
         same = nextitem is not None and shape_of(nextitem) == nodes
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -71,6 +86,7 @@ class Remote:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if not same:
             self.close()
+        self._spent_s += time.monotonic() - began_s
         return True
 
     def close(self) -> None:
@@ -82,8 +98,8 @@ class Remote:
 
     def _ready(self, nodes: int) -> str:
         """Makes lab and worker if need be; a sentence when they cannot be had."""
-        if nodes in self._refused:
-            return ""
+        if nodes in self._refused or nodes in self._broken:
+            return self._broken.get(nodes, "")
         if self._lab is not None and self._nodes != nodes:
             self.close()
         try:
@@ -92,12 +108,21 @@ class Remote:
                 self._asked = Asked(self._lab)
             if self._worker is None:
                 self._start_worker()
-        except OutsideError as error:
-            self._refused[nodes] = f"no soft-RoCE lab: {error}"
+        except (OutsideError, OSError, subprocess.SubprocessError) as error:
+            self._refuse(nodes, str(error))
         except LabError as error:
-            self.close()
-            return f"the soft-RoCE lab failed: {error}"
+            if self._lab is not None:
+                self.close()
+                self._broken[nodes] = f"the soft-RoCE lab failed: {error}"
+                return self._broken[nodes]
+            self._refuse(nodes, str(error))
         return ""
+
+    def _refuse(self, nodes: int, why: str) -> None:
+        """A machine that cannot boot guests skips their tests, unless it is told that it must not."""
+        if os.environ.get(REQUIRED):
+            raise pytest.UsageError(f"{REQUIRED} is set, and there is no soft-RoCE lab: {why}")
+        self._refused[nodes] = f"no soft-RoCE lab: {why}"
 
     def _start_worker(self) -> None:
         assert self._lab is not None
