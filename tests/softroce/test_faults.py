@@ -113,6 +113,7 @@ def test_our_own_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
     serves_again(shared, body)
 
 
+@pytest.mark.long
 def test_the_peers_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
     with loaded(shared, body) as (client, errors):
         here.run(1, "ip", "link", "set", "eth0", "down")
@@ -132,7 +133,7 @@ def test_our_address_goes(shared: RdmaWorld, body: Bytes) -> None:
     serves_again(shared, body)
 
 
-@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("where", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_all_packets_of_one_side_are_lost(shared: RdmaWorld, body: Bytes, where: int) -> None:
     """Of the caller: its requests. Of the node: the acknowledgements and replies alone, so that requests did arrive."""
     with loaded(shared, body) as (client, errors):
@@ -145,6 +146,7 @@ def test_all_packets_of_one_side_are_lost(shared: RdmaWorld, body: Bytes, where:
     serves_again(shared, body)
 
 
+@pytest.mark.long
 def test_a_few_lost_packets_lose_nothing(shared: RdmaWorld, body: Bytes) -> None:
     here.run(0, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "loss", "0.5%", "limit", "100000")
     caller = BlockingCaller()
@@ -200,7 +202,7 @@ def test_an_idle_connection_costs_nothing(shared: RdmaWorld, body: Bytes) -> Non
     caller.close()
 
 
-@pytest.mark.parametrize("cycles", [25, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
+@pytest.mark.parametrize("cycles", [10, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
 def test_opening_and_closing_leaves_nothing(shared: RdmaWorld, body: Bytes, cycles: int) -> None:
     serves_again(shared, body)
     settle()

@@ -17,17 +17,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from overspill import Router
+from fabric.link.config import LinkTimes
+from fabric.link.wires import LinkConfig
+from overspill import Router, RouterConfig
 from tests.softroce.lab import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.guests(2), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.guests(2), pytest.mark.timeout(400)]
 ADDRESS = "10.78.0.2:7071"
 REGISTRY = f"static:{ADDRESS}"
 START_S = 120.0
-WIRE_S = 60.0
+WIRE_S = 90.0
+CALLS_MAX = 3
+TIMES = LinkTimes(connect_s=8.0, ping_s=0.4, idle_ping_s=4.0)
+"""An emulated guest beside busy neighbours answers a ping in tenths of a second, and opens a wire in some."""
+CONFIG = RouterConfig(link=LinkConfig(times=TIMES))
 CALL_S = 30.0
 """No request is given up for time: what is asserted of times is stated by the tests that measure them."""
 
@@ -124,8 +130,16 @@ def fell_back(load: Load, at_s: float) -> bool:
 def test_a_call_goes_over_rdma(node: Node) -> None:
     here.run(0, "python3", "-c", "import numpy as n; n.savez('/tmp/in.npz', x=n.arange(100, dtype=n.int64))")
     words = ["call", "counted", "--registry", REGISTRY, "--input", "/tmp/in.npz", "--output", "/tmp/out.npz"]
-    said = here.run(0, "python3", "-m", "overspill", *words, "--timeout-s", "60", timeout_s=120.0)
-    assert "rdma" in said, said
+    for left in reversed(range(CALLS_MAX)):  # a wire has a second to open, which may be too little here
+        try:
+            said = here.run(0, "python3", "-m", "overspill", *words, "--timeout-s", "20", timeout_s=100.0)
+        except here.AskError:
+            if not left:
+                raise
+        else:
+            if " over rdma" in said:
+                break
+            assert left, said
     with np.load("/tmp/out.npz") as answer:
         assert np.array_equal(answer["y"][1:], 2 * np.arange(1, 100))
 
@@ -134,7 +148,7 @@ def test_a_call_goes_over_rdma(node: Node) -> None:
 def test_rdma_is_cut_under_load_at_random_moments(node: Node, cuts: int) -> None:
     """Its cable alone: requests go on over rpc, none is lost, wrong or run twice, and rdma is taken again."""
     moments = random.Random(20_260)
-    with Router.connect(REGISTRY) as router:
+    with Router.connect(REGISTRY, config=CONFIG) as router:
         load = Load(router)
         try:
             for _ in range(cuts):
@@ -150,9 +164,10 @@ def test_rdma_is_cut_under_load_at_random_moments(node: Node, cuts: int) -> None
     assert not load.wrong, load.wrong[:5]
 
 
+@pytest.mark.long
 def test_acknowledgements_alone_are_lost(node: Node) -> None:
     """What the node sends over its RDMA card is dropped: requests arrive and run, and nobody there hears of it."""
-    with Router.connect(REGISTRY) as router:
+    with Router.connect(REGISTRY, config=CONFIG) as router:
         load = Load(router)
         try:
             until(lambda: on_rdma(load), "rdma was not taken")
@@ -169,7 +184,7 @@ def test_acknowledgements_alone_are_lost(node: Node) -> None:
 @pytest.mark.long
 def test_a_flapping_cable_changes_the_wire_seldom(node: Node) -> None:
     """Once a second for 30 s: at most one change of the wire in 5 s, and nothing lost."""
-    with Router.connect(REGISTRY) as router:
+    with Router.connect(REGISTRY, config=CONFIG) as router:
         load = Load(router)
         try:
             until(lambda: on_rdma(load), "rdma was not taken")
