@@ -170,12 +170,12 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self._eject_s = config.eject_first_s
         self.failures = 0
 
-    def linked(self, link: WorkerLink) -> None:
-        """Its link is open."""
+    def linked(self, link: WorkerLink) -> bool:
+        """Its link is open. True if that made it local, or made it no longer so."""
         self._go(Event.LINK_UP)
         self.link = link
         self.trouble = ""
-        self.wire_changed()
+        return self.wire_changed()
 
     def carried_by(self, wire: WireName) -> TransportLine:
         """What is known of a wire to it; from now on it is taken to be the one that carries new calls."""
