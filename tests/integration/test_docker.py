@@ -108,8 +108,8 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def deployment(engine: Engine) -> Iterator[Deployment]:
-    override = engine.folder / "limits.yaml"
-    override.write_text(limits())
+    override = engine.folder / "test.yaml"
+    override.write_text(differences())
     deployed = Deployment(engine, (COMPOSE, override))
     try:
         deployed.compose("up", "--detach")
@@ -120,15 +120,19 @@ def deployment(engine: Engine) -> Iterator[Deployment]:
         deployed.compose("down", "--volumes", "--timeout", "3", check=False)
 
 
-def limits() -> str:
-    """A container cannot have more than its engine; where this machine gives us less than a service manager would give
-    Docker, the containers get what there is."""
+def differences() -> str:
+    """What the test has otherwise. It asks for health more often, to wait less. And a container cannot have more than
+    its engine: where this machine gives us less than a service manager would give Docker, it gets what there is."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _, locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     files = 65536 if files == resource.RLIM_INFINITY else min(files, 65536)
     text = "services:\n"
     for service in (*NODES, "client"):
         text += f"  {service}:\n    ulimits: {{nofile: {files}, memlock: {locked}}}\n"
+        if service in NODES:
+            text += "    healthcheck: {interval: 2s}\n"
+    for service in SERVERS:
+        text += f"  {service}:\n    healthcheck: {{interval: 2s}}\n"
     return text
 
 
