@@ -6,13 +6,17 @@ import subprocess
 import sys
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from discovery.agent.diagnosis import TTL_CHECKS_MAX
+from discovery.agent.meta import check_id, meta_of, service_id
 from discovery.agent.registry import ConsulRegistry
 from discovery.instance import Insert, Readiness
+from overspill.doctoring import registry_findings
 from tests.consul_agents import Agent, binary, inserted, removed, wait_until, with_times
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from discovery.agent.url import ConsulSettings
+    from discovery.instance import Instance
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 20.0
@@ -156,3 +161,52 @@ def test_a_lost_check_is_made_again_within_a_heartbeat(agent: Agent) -> None:
         wait_until(lambda: registration.statistics().re_registrations == 1, SOON_S)
         assert time.monotonic() - began < SOON_S
         wait_until(lambda: registry.read() == (instance("a"),), SOON_S)
+
+
+def told_by_doctor(agent: Agent, service: str) -> str:
+    return " | ".join(one.sentence for one in registry_findings(f"consul:{url(agent.settings(service))}"))
+
+
+def enter_at(agent: Agent, host: str, one: Instance) -> None:
+    """Enters a node as the agent of another host would."""
+    service = {"ID": service_id(one.node_id), "Service": "doctored", "Meta": meta_of(one)}
+    check = {"Node": host, "CheckID": check_id(one), "Name": "heartbeat", "Status": "passing"}
+    body = {"Node": host, "Address": "127.0.0.1", "Service": service, "Check": {**check, "ServiceID": service["ID"]}}
+    agent.ask("PUT", "/v1/catalog/register", body)
+
+
+def test_doctor_tells_of_ids_and_addresses_that_are_there_twice(agent: Agent) -> None:
+    entries = {
+        "h1": replace(instance("twin", 1), rpc="127.0.0.2:9"),
+        "h2": replace(instance("alone", 1), rpc="127.0.0.1:9"),
+        "h3": replace(instance("twin", 2), rpc="127.0.0.3:9"),
+        "h4": replace(instance("other", 1), rpc="127.0.0.1:9"),
+    }
+    try:
+        enter_at(agent, "h1", entries["h1"])
+        enter_at(agent, "h2", entries["h2"])
+        told = told_by_doctor(agent, "doctored")
+        assert "answers with 2 nodes" in told
+        assert "times and the latest life counts" not in told
+        assert "name the address" not in told
+        enter_at(agent, "h3", entries["h3"])
+        enter_at(agent, "h4", entries["h4"])
+        told = told_by_doctor(agent, "doctored")
+        assert "node id 'twin' is entered 2 times and the latest life counts; give each its own --node-id" in told
+        assert "2 nodes name the address 127.0.0.1:9" in told
+        assert "give --listen an address of the host" in told
+        assert told.count("name the address") == 1
+    finally:
+        for host in entries:
+            agent.ask("PUT", "/v1/catalog/deregister", {"Node": host})
+
+
+def test_doctor_tells_when_one_agent_holds_too_many_checks(agent: Agent) -> None:
+    there = len(agent.ask("GET", "/v1/agent/checks"))
+    checks = [{"CheckID": f"c{number}", "TTL": "10m"} for number in range(TTL_CHECKS_MAX - there)]
+    agent.ask("PUT", "/v1/agent/service/register", {"Name": "many", "ID": "many", "Checks": checks})
+    assert "checks live on this one agent" not in told_by_doctor(agent, "doctored")
+    agent.ask("PUT", "/v1/agent/check/register", {"Name": "more", "ServiceID": "many", "TTL": "10m"})
+    told = told_by_doctor(agent, "doctored")
+    assert "801 checks live on this one agent" in told
+    assert "run an agent on each host" in told
