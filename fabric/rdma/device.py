@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fabric.rdma.verbs import Verbs
 
 _EVENT_FILE = "anon_inode:[infinibandevent]"
+_COMMAND_FILE = "/dev/infiniband/uverbs"
 _IS_RECEIVE = 1 << 7  # IBV_WC_RECV, and set in the other one too
 _IS_WRITTEN = _IS_RECEIVE + 1  # IBV_WC_RECV_RDMA_WITH_IMM
 
@@ -51,7 +52,7 @@ class Device:  # mutable: open, then closed
 
     def __init__(self, verbs: Verbs, name: str) -> None:
         self.verbs, self.name = verbs, name
-        before = _event_files()
+        before, commands = _files(_EVENT_FILE), _files(_COMMAND_FILE)
         try:
             self.context = verbs.device.Context(name=name)
             facts = self.context.query_device()
@@ -60,6 +61,7 @@ class Device:  # mutable: open, then closed
                 f"RDMA device {name} cannot be opened ({error}); see that /dev/infiniband may be used"
             ) from None
         self.async_fd = _new_event_file(before)
+        self._command_fds = _files(_COMMAND_FILE) - commands
         self.limits = Limits(int(facts.max_cqe), int(facts.max_qp), min(int(facts.max_qp_rd_atom), 16))
         self.closed = False
 
@@ -80,6 +82,13 @@ class Device:  # mutable: open, then closed
             return None
         return code
 
+    def disown(self) -> None:
+        """In a forked child: what pyverbs' objects do when they die must not reach the parent's device."""
+        for fd in () if self.closed else self._command_fds:
+            with suppress(OSError):
+                os.close(fd)
+        self.closed = True
+
     def close(self) -> None:
         """Closes the device; everything that stands on it must be closed before."""
         if not self.closed:
@@ -93,7 +102,7 @@ class Events:  # mutable: open, then closed
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        before = _event_files()
+        before = _files(_EVENT_FILE)
         self.channel = device.verbs.cq.CompChannel(device.context)
         self.fd = _new_event_file(before)
 
@@ -152,18 +161,18 @@ class Completions:  # mutable: open, then closed
             self.cq.close()
 
 
-def _event_files() -> frozenset[int]:
-    """Descriptors of verbs events: before version 57 pyverbs has no attribute for them."""
+def _files(kind: str) -> frozenset[int]:
+    """Descriptors of verbs: before version 57 pyverbs has no attribute for those of events."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if str(entry.readlink()) == _EVENT_FILE:
+            if str(entry.readlink()).startswith(kind):
                 found.add(int(entry.name))
     return frozenset(found)
 
 
 def _new_event_file(before: frozenset[int]) -> int:
-    new = sorted(_event_files() - before)
+    new = sorted(_files(_EVENT_FILE) - before)
     assert new, "each context and each channel has an event descriptor"
     os.set_blocking(new[0], False)
     return new[0]

@@ -10,8 +10,10 @@ Read `fabric/rdma/connection.py` next.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -90,6 +92,15 @@ class Engine:  # mutable: opens a device, then serves it
         self._members: dict[int, tuple[Member, _Queue]] = {}
         self._next = 0
         self._closed = False
+        mine = weakref.ref(self)
+
+        def forked() -> None:
+            engine = mine()
+            if engine is not None and engine._device is not None:
+                engine._closed = True
+                engine._device.disown()
+
+        os.register_at_fork(after_in_child=forked)
 
     def choose(self) -> Choice:
         """The way out of this host as it is now. Raises ConfigError, Unavailable."""
