@@ -1,6 +1,6 @@
 """The rdma port of the contract suite's node: the real listener in its own process, a local channel per caller.
 
-`python -m tests.softroce.rdma_port SOCKET NODE_ID NODE_EPOCH SPIN_US` prints its TCP port and serves until its input
+`python -m tests.softroce.rdma_port SOCKET NODE_ID NODE_EPOCH SPIN_US ACK_TIMEOUT` prints its TCP port, serves until its input
 ends. Offers come over that port, each as a length, a client id and the bytes: what carries them in a node, and how they
 are authenticated there, is not this suite's affair.
 """
@@ -19,16 +19,15 @@ from fabric.rdma.engine import Engine
 from fabric.rdma.listener import RdmaListener
 from fabric.transport import PeerFacts
 
-ACK_TIMEOUT = 16  # as `tests/softroce/worlds.py` has it, and why
 OFFER = struct.Struct("<IQ")
 OPEN_S = 30.0
 OFFER_BYTES_MAX = 1 << 16
 
 
-async def serve(path: str, node_id: str, epoch: int, spin_us: int) -> None:
+async def serve(path: str, node_id: str, epoch: int, spin_us: int, ack_timeout: int) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
-    engine = Engine(loop, RdmaConfig(spin_us=spin_us, ack_timeout=ACK_TIMEOUT))
+    engine = Engine(loop, RdmaConfig(spin_us=spin_us, ack_timeout=ack_timeout))
 
     def open_channel(client_id: int, arena_bytes: int) -> LocalChannel:
         soon = Deadline.after(OPEN_S, time.monotonic())
@@ -55,8 +54,8 @@ async def serve(path: str, node_id: str, epoch: int, spin_us: int) -> None:
 
 def main() -> None:
     """Serves."""
-    path, node_id, epoch, spin_us = sys.argv[1:]
-    asyncio.run(serve(path, node_id, int(epoch), int(spin_us)))
+    path, node_id, epoch, spin_us, ack_timeout = sys.argv[1:]
+    asyncio.run(serve(path, node_id, int(epoch), int(spin_us), int(ack_timeout)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pytest
 from fabric.errors import Fate, NodeLost, OverspillError
 from tests.contract.world import BlockingCaller, Client, wait_until
 from tests.softroce.lab import here
-from tests.softroce.worlds import EVENTS_ONLY, RdmaWorld, settle
+from tests.softroce.worlds import EVENTS_ONLY, FAULT_ACK, RdmaWorld, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def settled(no_leaks: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[RdmaWorld]:
-    made = RdmaWorld(EVENTS_ONLY)
+    made = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
     yield made
     made.close()
 
@@ -160,7 +160,7 @@ def test_a_few_lost_packets_lose_nothing(shared: RdmaWorld, body: Bytes) -> None
 
 
 def test_the_peers_port_is_killed(body: Bytes) -> None:
-    world = RdmaWorld(EVENTS_ONLY)
+    world = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
     with loaded(world, body) as (client, errors):
         world.node.wire.signal(signal.SIGKILL)
         writes_fail(client, body)
@@ -172,7 +172,7 @@ def test_the_peers_port_is_killed(body: Bytes) -> None:
 
 def test_the_node_behind_the_port_is_killed(body: Bytes) -> None:
     """The port lives on, and knows at once that there is nobody to ask."""
-    world = RdmaWorld(EVENTS_ONLY)
+    world = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
     caller = BlockingCaller()
     with Client(world, caller) as client:
         client.flips(body[:1000])
@@ -220,7 +220,7 @@ def test_opening_and_closing_leaves_nothing(shared: RdmaWorld, body: Bytes, cycl
 @pytest.mark.leaks("the killed guest's end of the world is restarted with it")
 def test_the_other_guest_dies(body: Bytes) -> None:
     """The last one: what other tests share lived in that guest too."""
-    world = RdmaWorld(EVENTS_ONLY)
+    world = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
     with loaded(world, body) as (client, errors):
         here.ask("kill", 1)
         writes_fail(client, body)

@@ -58,7 +58,7 @@ def main(words: list[str]) -> int:
     host = here.Host(orders, reports)
     here.attach(host)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # looking for plugins would take a second under emulation
-    options = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "--capture=fd", "--assert=rewrite"]
+    options = ["-p", "pytest_timeout", "-p", "no:logging", "-p", "no:cacheprovider", "--capture=fd", "--assert=rewrite"]
     return int(pytest.main([*options, *words], plugins=[Worker(host)]))
 
 
