@@ -37,8 +37,8 @@ EVENTS_ONLY, SPINNING = 0, 50
 FENCED_S = 30.0
 NET_S, PATIENCE = 5.0, 4.0
 PATIENT_ACK, FAULT_ACK = 18, 16
-"""7.5 s until a silent peer is an error, and 1.9 s where that is what a test waits for, instead of the 0.5 s that a node
-has: an emulated peer beside busy neighbours is slow, not silent."""
+"""7.5 s until a silent peer is an error, and 1.9 s where that is what a test waits for, instead of a node's 0.5 s:
+an emulated peer beside busy neighbours is slow, not silent."""
 ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
 """Those of this process, for `settle`."""
 
