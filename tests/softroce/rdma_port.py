@@ -1,8 +1,8 @@
 """The rdma port of the contract suite's node: the real listener in its own process, a local channel per caller.
 
 `python -m tests.softroce.rdma_port SOCKET NODE_ID NODE_EPOCH SPIN_US ACK_TIMEOUT` prints its TCP port and serves until
-its input ends. Offers come over that port, each as a length, a client id and the bytes: what carries them in a node, and how they
-are authenticated there, is not this suite's affair.
+its input ends. Offers come over that port, each as a length, a client id and the bytes: what carries them in a node,
+and how they are authenticated there, is not this suite's affair.
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""Memory that a peer may write to: no write lands after the fence, and none is lost before it; and what a fork leaves.
+
+The peer is made to answer while its caller gives up and ends the connection; once the caller's memory is said to be
+free, every byte of it is set and watched.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fabric.errors import OverspillError
+from fabric.load_page import PAGE_BYTES, LoadPage, ModelLoad
+from fabric.rdma.lifecycle import LinkState
+from tests.softroce.echo import EchoWorld, after, make_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fabric.rdma.channel import RdmaChannel
+
+pytestmark = pytest.mark.guests(1)
+BODY_BYTES = 1 << 20
+WATCH_S = 0.25
+"""Longer than the node's pause and its pieces take: what was under way when the caller left lands within it."""
+
+
+@pytest.fixture(autouse=True)
+def settled(no_leaks: None) -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+def _wait_gone(channel: RdmaChannel, timeout_s: float = 10.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while channel._connection._state is not LinkState.GONE:
+        assert time.monotonic() < end_s, "the connection was not fenced"
+        time.sleep(0.002)
+
+
+def _ask_and_leave(world: EchoWorld, channel: RdmaChannel, timeout_s: float) -> None:
+    try:
+        channel.call(world.request(make_body(BODY_BYTES), BODY_BYTES), after(timeout_s))
+    except OverspillError:
+        return
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.long)])
+def test_no_write_lands_after_the_fence(rounds: int) -> None:
+    with EchoWorld() as world:
+        world.pause_s = 0.03
+        neighbour = world.open()
+        for number in range(rounds):
+            channel = world.open()
+            world.echoes(channel, BODY_BYTES)
+            asked = [
+                threading.Thread(target=_ask_and_leave, args=(world, channel, 0.2 + 0.05 * (number % 3)))
+                for _ in range(3)
+            ]
+            for thread in asked:
+                thread.start()
+            time.sleep(0.05 + 0.02 * (number % 5))
+            memory = channel._replies.current.arena.map
+            channel.abort("cut in the middle")
+            for thread in asked:
+                thread.join(30)
+            _wait_gone(channel)
+            quiet = b"\xa5" * len(memory)
+            memory[:] = quiet
+            time.sleep(WATCH_S)
+            assert memory[:] == quiet, f"a write landed after the fence, in round {number}"
+            del memory
+        world.echoes(neighbour, BODY_BYTES)
+        neighbour.close(after(5.0))
+
+
+def test_a_forked_child_cannot_end_its_parents_pairs() -> None:
+    with EchoWorld() as world:
+        channel = world.open()
+        world.echoes(channel, BODY_BYTES)
+        pid = os.fork()
+        if not pid:
+            refused = 0
+            for pair in channel._connection._pairs._pairs:
+                try:  # what an interpreter that ends would do to pyverbs' objects
+                    pair._qp.close()
+                except Exception:  # noqa: BLE001 - any refusal is what is wanted
+                    refused += 1
+            os._exit(0 if refused == 2 else 1)
+        assert os.waitpid(pid, 0)[1] == 0, "the child destroyed a pair"
+        world.echoes(channel, BODY_BYTES)
+        channel.close(after(5.0))
+
+
+def test_a_load_page_is_read_whole_under_a_writer_that_never_pauses() -> None:
+    memory = mmap.mmap(-1, PAGE_BYTES)
+    page = LoadPage(memoryview(memory), 9)
+    models = tuple(ModelLoad(key, key, key) for key in range(60))
+    page.publish(0, 1, models)
+    page.accept(7, 0)
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            page.publish(number, 1, tuple(model._replace(queued=number & 0xFFFF) for model in models))
+            page.accept(7, number)
+
+    with EchoWorld(memory) as world:
+        channel = world.open()
+        writer = threading.Thread(target=write, name="writer")
+        writer.start()
+        try:
+            last = 0
+            for _ in range(100):
+                load = channel.read_page(after(20.0))
+                # Its own line was read first: the page knows at least of what the line says.
+                assert load.outstanding_us >= load.accepted
+                assert load.sequence >= last
+                last = load.sequence
+        finally:
+            over.set()
+            writer.join(10)
+        channel.close(after(5.0))
