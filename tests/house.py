@@ -41,7 +41,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google": ("frontdoor/*",),
     "consul": ("discovery/consul.py",),
     "requests": ("discovery/consul.py",),
-    "cupy": ("workers/device.py",),
+    "cupy": ("workers/device.py", "examples/dispatch/route_plan/gpu/*"),
     "cuda": ("workers/device.py",),
     "pynvml": ("workers/device.py",),
     "onnxruntime": ("workers/backends/onnxruntime.py", "examples/dispatch/etr/*"),
