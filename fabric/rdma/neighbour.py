@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 from fabric.errors import Fate, NodeLost
 
 _PORT = 4791
 """RoCE's own port number, where nobody listens on TCP."""
+_COMPLETE = 0x02
+"""ATF_COM of net/if_arp.h."""
 _ANSWERS = frozenset({0, errno.ECONNREFUSED, errno.EISCONN, errno.ECONNRESET})
 
 
@@ -49,6 +53,19 @@ async def find_neighbour_async(address: str, own: str, timeout_s: float) -> None
     _judge(address, own, code)
 
 
+def is_resolved(address: str, table: Path = Path("/proc/net/arp")) -> bool:
+    """Whether the kernel knows the way to an IPv4 neighbour, or has none by that address since it lies behind a router:
+    a firewall may swallow the attempt, and a busy peer answer it late."""
+    if ":" in address:
+        return False  # the kernel has no such table for IPv6
+    with suppress(OSError):
+        for line in table.read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields and fields[0] == address:
+                return int(fields[2], 16) & _COMPLETE != 0
+    return True
+
+
 def _socket(own: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in own else socket.AF_INET)
     try:
@@ -62,7 +79,7 @@ def _socket(own: str) -> socket.socket:
 
 
 def _judge(address: str, own: str, code: int) -> None:
-    if code not in _ANSWERS:
+    if code not in _ANSWERS and not (code == errno.ETIMEDOUT and is_resolved(address)):
         raise NodeLost(
             f"the RDMA address {address} does not answer from {own} ({errno.errorcode.get(code, code)}); look at the"
             " network between them, or name another device",
