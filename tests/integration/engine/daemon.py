@@ -186,7 +186,13 @@ def _cgroup(folder: Path) -> str:
 
 def _remove_cgroups(folder: Path) -> None:
     """A killed engine leaves empty groups; they are no processes, but they would add up."""
-    for top in [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*")]:
-        for path, _, _ in os.walk(top / folder.name, topdown=False):
-            with suppress(OSError):
-                Path(path).rmdir()
+    tops = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*")]
+    give_up_s = time.monotonic() + 10.0
+    while left := [top / folder.name for top in tops if (top / folder.name).is_dir()]:
+        for top in left:
+            for path, _, _ in os.walk(top, topdown=False):
+                with suppress(OSError):  # a process that was killed just now is still in it
+                    Path(path).rmdir()
+        if time.monotonic() > give_up_s:
+            return
+        time.sleep(0.1)

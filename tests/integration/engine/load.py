@@ -17,7 +17,7 @@ import numpy as np
 from overspill import Router, errors
 
 TIMEOUT_S = 10.0
-PAUSE_S = 0.01
+PAUSE_S = 0.02
 
 
 class Counts:  # mutable: one phase
