@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -16,12 +16,18 @@ from discovery.agent.registry import ConsulRegistry
 from discovery.agent.url import ConsulTimes
 from discovery.instance import Remove
 from fabric.errors import OverspillError
+from router.table import Dial
 from tests.consul_agents import Agent, binary, inserted, wait_until, with_times
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
+from tests.unit.router.fleet import Fleet as RouterFleet
+from tests.unit.router.fleet import NamedLink
+from tests.unit.router.test_flapping import pick_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from discovery.instance import Change
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
@@ -35,24 +41,26 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
         yield running
 
 
-@pytest.mark.parametrize(("watches", "factor"), [(40, 5.0), pytest.param(150, 1.5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("watches", "interval_s", "factor"), [(40, 0.5, 5.0), pytest.param(150, 1.0, 1.5, marks=pytest.mark.long)]
+)
 def test_heartbeats_are_on_time_beside_many_watches(
-    agent: Agent, watches: int, factor: float, record_property: Callable[[str, object], None]
+    agent: Agent, watches: int, interval_s: float, factor: float, record_property: Callable[[str, object], None]
 ) -> None:
     """150 blocking reads in one process hold up no beat: the beat has a connection of its own."""
-    settings = with_times(agent.settings("beats"), heartbeat_s=0.5)
+    settings = with_times(agent.settings("beats"), heartbeat_s=interval_s)
     registry = ConsulRegistry(settings)
     open_watches = [registry.watch(Told()) for _ in range(watches)]
     try:
         with closing(registry.register(instance("a"))) as registration:
             for number in range(4):  # each wakes all of them
                 with closing(registry.register(instance(f"n{number}"))):
-                    time.sleep(0.5)
+                    time.sleep(interval_s)
             told = registration.statistics()
     finally:
         for one in open_watches:
             one.close()
-    record_property("longest gap, intervals", f"{told.longest_gap_s / settings.times.heartbeat_s:.2f}")
+    record_property("longest gap between beats, intervals", f"{told.longest_gap_s / settings.times.heartbeat_s:.2f}")
     assert told.beats >= 4
     assert told.failures == 0
     assert told.longest_gap_s <= factor * settings.times.heartbeat_s, told
@@ -65,8 +73,28 @@ def test_a_fleet_in_motion_costs_little(
     tmp_path: Path, count: int, seconds: float, share_max: float, record_property: Callable[[str, object], None]
 ) -> None:
     """A tenth of the workers come or go each second. Afterwards the list is whole again."""
+    with entered(tmp_path, count, seconds) as (fleet, flapper):
+        told = Told()
+        with closing(ConsulRegistry(fleet.settings(times=ConsulTimes())).watch(told)) as watch:
+            assert len(told.changes) == count
+            go(flapper)
+            time.sleep(0.5)
+            began, cpu = time.monotonic(), time.process_time()
+            time.sleep(seconds - 0.5)
+            share = (time.process_time() - cpu) / (time.monotonic() - began)
+            assert flapper.stdout is not None
+            assert int(flapper.stdout.readline()) > 0
+            reads = watch.statistics().reads
+            wait_until(lambda: watch.statistics().critical == 0 and _all_there(told, count), SOON_S)
+    record_property("share of one core", f"{share:.1%}")
+    assert share < share_max, f"{share:.1%} of a core, {reads} reads"
+
+
+@contextmanager
+def entered(folder: Path, count: int, seconds: float) -> Iterator[tuple[Agent, subprocess.Popen[str]]]:
+    """An agent with so many workers, and the process that has a tenth of them come or go each second once it may."""
     binary()
-    with Agent(tmp_path, "fleet") as fleet:
+    with Agent(folder, "fleet") as fleet:
         fleet.wait_leader()
         command = [sys.executable, "-m", "tests.integration.consul_flapper"]
         command += [str(fleet.http), str(count), "0.1", str(seconds)]
@@ -75,26 +103,58 @@ def test_a_fleet_in_motion_costs_little(
         assert flapper.stdin is not None
         try:
             assert flapper.stdout.readline() == "entered\n"
-            told = Told()
-            with closing(ConsulRegistry(fleet.settings(times=ConsulTimes())).watch(told)) as watch:
-                assert len(told.changes) == count
-                flapper.stdin.write("go\n")
-                flapper.stdin.flush()
-                time.sleep(0.5)
-                began, cpu = time.monotonic(), time.process_time()
-                time.sleep(seconds - 0.5)
-                share = (time.process_time() - cpu) / (time.monotonic() - began)
-                assert int(flapper.stdout.readline()) > 0
-                reads = watch.statistics().reads
-                wait_until(lambda: watch.statistics().critical == 0 and _all_there(told, count), SOON_S)
+            yield fleet, flapper
         finally:
             flapper.kill()
             flapper.wait(10)
             for pipe in (flapper.stdin, flapper.stdout):
                 with suppress(OSError):
                     pipe.close()
-    record_property("share of one core", f"{share:.1%}")
-    assert share < share_max, f"{share:.1%} of a core, {reads} reads"
+
+
+def go(flapper: subprocess.Popen[str]) -> None:
+    assert flapper.stdin is not None
+    flapper.stdin.write("go\n")
+    flapper.stdin.flush()
+
+
+@pytest.mark.long
+def test_a_pick_costs_the_same_beside_a_fleet_in_motion(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """1,000 workers in a router that follows a real watch; tests/unit/router/test_flapping.py has the short form."""
+    router = RouterFleet()
+    table, seconds = router.core.table, 20.0
+
+    def follow(changes: tuple[Change, ...]) -> None:
+        with router.core.lock:
+            for command in table.changed(changes):
+                assert isinstance(command, Dial), "a removal ends no link"
+                table.link_up(command.worker, NamedLink(command.worker.name))
+        batches.append(len(changes))
+
+    def mean_us() -> float:
+        return sum(pick_us(router, "etr") for _ in range(500)) / 500
+
+    batches: list[int] = []
+    still, moving = [], []
+    with (
+        entered(tmp_path, 1000, seconds) as (fleet, flapper),
+        closing(ConsulRegistry(fleet.settings(times=ConsulTimes())).watch(follow)),
+    ):
+        mean_us()
+        for _ in range(10):
+            time.sleep(0.5)
+            still.append(mean_us())
+        go(flapper)
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            time.sleep(0.5)
+            moving.append(mean_us())
+    told = f"{median(still):.1f} us beside a still fleet, {median(moving):.1f} us beside one in motion"
+    record_property("a pick", told)
+    assert sum(batches[1:]) > 500, batches
+    assert median(moving) <= 1.5 * median(still), told
 
 
 def _all_there(told: Told, count: int) -> bool:

@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 WORKERS, FLAPPING = 1000, 100
 PICKS = 500
 """As many in a simulated second: a router under moderate load."""
+BODY = body()
+
+
+def pick_us(fleet: Fleet, model: str) -> float:
+    """CPU microseconds of one pick, its booking included."""
+    deadline = Deadline(fleet.now + 10.0)
+    attempts = Attempts(model, deadline, idempotent=True, attempts_max=4, backoff=lambda _: 0.001)
+    began = time.thread_time_ns()
+    attempt = fleet.core._dispatcher.begin(model, BODY, 0, attempts)
+    took = time.thread_time_ns() - began
+    assert isinstance(attempt, Attempt)
+    fleet.core._dispatcher.end(attempt, attempts)
+    return took / 1000.0
 
 
 class Flapped:
@@ -60,23 +73,17 @@ class Flapped:
 
     def second_us(self, links: int = 0) -> float:
         """Mean CPU microseconds of the picks of one second, while so many links come or go between them."""
-        made, took, lost = body(), 0, []
+        took, lost = 0.0, []
         for number in range(PICKS):
             if links and number % (PICKS // links) == 0:
                 lost.append(self._lose_a_link())
                 if len(lost) > links // 10:
                     back = lost.pop(0)
                     self.core.table.link_up(back, NamedLink(back.name))
-            deadline = Deadline(self.fleet.now + 10.0)
-            attempts = Attempts("plan", deadline, idempotent=True, attempts_max=4, backoff=lambda _: 0.001)
-            began = time.thread_time_ns()
-            attempt = self.core._dispatcher.begin("plan", made, 0, attempts)
-            took += time.thread_time_ns() - began
-            assert isinstance(attempt, Attempt)
-            self.core._dispatcher.end(attempt, attempts)
+            took += pick_us(self.fleet, "plan")
         for back in lost:
             self.core.table.link_up(back, NamedLink(back.name))
-        return took / PICKS / 1000.0
+        return took / PICKS
 
     def _lose_a_link(self) -> Worker:
         while True:
