@@ -42,8 +42,14 @@ class Credits:  # mutable: counts
         self._sent += 1
 
     def returned(self, total: int) -> None:
-        """The peer told its total (of 32 bits). Raises ProtocolError for more than was ever sent."""
+        """The peer told its total (of 32 bits). Raises ProtocolError for more than was ever sent.
+
+        A total from before the last one says nothing new: each head tells of both pairs, and a head on one pair may be
+        overtaken by a later one on the other.
+        """
         more = (total - self._returned) % _WRAP
+        if more >= _WRAP // 2 and _WRAP - more <= self._returned:
+            return
         if more > self.out:
             raise ProtocolError("the peer gave credit for messages that were not sent; the connection is closed")
         self._returned += more

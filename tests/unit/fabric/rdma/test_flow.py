@@ -47,6 +47,18 @@ def test_more_credit_than_sends_is_garbage() -> None:
         ledger.returned(-1 % (1 << 32))
 
 
+def test_a_total_that_was_overtaken_says_nothing_new() -> None:
+    """Heads of both pairs tell of both: an older one may come in later, by way of the other pair."""
+    ledger = Credits(8)
+    for _ in range(5):
+        ledger.sent()
+    ledger.returned(4)
+    ledger.returned(1)
+    assert ledger.out == 1
+    ledger.returned(5)
+    assert ledger.out == 0
+
+
 def test_credit_survives_the_wrap_of_its_total() -> None:
     ledger = Credits(8)
     ledger._sent = ledger._returned = (1 << 32) - 2
