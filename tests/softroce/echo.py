@@ -32,8 +32,8 @@ FACTS = PeerFacts("echo", 9, 1)
 CLIENT = 7
 LOAD = Load(0, 0, 0, 1)
 OPEN_S = 30.0
-CONFIG = RdmaConfig(spin_us=0, ack_timeout=16)
-"""An emulated CPU beside busy neighbours answers late."""
+CONFIG = RdmaConfig(spin_us=0, ack_timeout=16, silent_s=600.0)
+"""An emulated CPU beside busy neighbours answers late, and nobody pings here."""
 
 
 def after(seconds: float) -> Deadline:
