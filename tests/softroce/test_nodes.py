@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.guests(2),
     pytest.mark.timeout(400),
-    pytest.mark.leaks("a closed router's memory goes with its last connection, seconds later on an emulated CPU"),
+    pytest.mark.leaks("closed routers' memory goes with their last connection, seconds later on an emulated CPU"),
 ]
 ADDRESS = "10.78.0.2:7071"
 REGISTRY = f"static:{ADDRESS}"
