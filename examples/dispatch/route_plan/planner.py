@@ -14,6 +14,7 @@ from typing import Protocol
 
 from examples.dispatch.route_plan.build import OrderRow, RiderRow, Task, build_batch
 from examples.dispatch.route_plan.contract import Answer, Batch, Options
+from examples.dispatch.route_plan.gpu.check import check_build
 from examples.dispatch.route_plan.gpu.cuda import CudaEngine, GpuMissing, open_engine
 from examples.dispatch.route_plan.gpu.solve import solve_on
 from examples.dispatch.route_plan.layout import COST_WEIGHT_MAX, Solver
@@ -56,8 +57,15 @@ class GpuPlanner:
         return solve_on(self._engine, batch)
 
     def warm_up(self) -> None:
-        """Compile the kernels of all three kinds (seconds, once a machine), and those of the CPU."""
+        """Compile the kernels of all kinds and hold them to the CPU's answers (seconds, once a machine and build).
+
+        Raises WrongBuild where they differ.
+        """
         warm_up()
+        from examples.dispatch.route_plan.jit import cache_folder
+
+        if check_build(self._engine, self._engine.build, cache_folder()):
+            return
         task = Task(RiderRow(), (OrderRow(pickup=(0, 9), delivery=(0, 60_000)),), (OrderRow(delivery=(60_000, 0)),))
         dear = Options(solver=Solver.TWO_STAGE, metre_cost=COST_WEIGHT_MAX, late_cost=COST_WEIGHT_MAX)
         for options in (Options(solver=Solver.TWO_STAGE), dear, replace(dear, hard_tw=True)):

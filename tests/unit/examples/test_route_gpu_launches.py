@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from examples.dispatch.city.generate import CityPlan, city_round
 from examples.dispatch.city.rounds import with_matrices
 from examples.dispatch.route_plan import Batch, Options, Pair, Solver
-from examples.dispatch.route_plan.gpu import cuda, geometry, packing
+from examples.dispatch.route_plan.gpu import cuda, geometry, packing, source
 from examples.dispatch.route_plan.gpu.source import FILES, HEAD, Flag, program
 from examples.dispatch.route_plan.layout import ORDERS_MAX
 from examples.dispatch.route_plan.planner import CpuPlanner, planner_for
@@ -114,7 +115,9 @@ def test_the_text_is_whole() -> None:
     text = program()
     assert text.count('extern "C" __global__') == 1
     assert "static const int ORDERS_MAX = 16;" in text
-    assert [name for name in FILES if f"// {name}" in text] == []
+    folder = Path(source.__file__).parent
+    assert sorted(FILES) == sorted(path.name for path in folder.glob("*.cu"))
+    assert all((folder / name).read_text(encoding="utf-8") in text for name in FILES)
 
 
 def test_without_cupy_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from examples.dispatch.city.generate import CityPlan, city_round
 from examples.dispatch.city.rounds import with_matrices
-from examples.dispatch.route_plan import Batch, Option, Options, Solver, Status, solve_batch
+from examples.dispatch.route_plan import Answer, Batch, Option, Options, Solver, Status, solve_batch
 from examples.dispatch.route_plan.build import build_batch
-from examples.dispatch.route_plan.gpu import geometry
+from examples.dispatch.route_plan.gpu import check, geometry
 from examples.dispatch.route_plan.gpu.solve import solve_on
 from examples.dispatch.route_plan.gpu.source import NODES_SURE, Flag
 from examples.dispatch.route_plan.layout import COST_WEIGHT_MAX, INT32_MAX
@@ -24,6 +24,8 @@ from tests.unit.examples.test_route_moves import unkind_task
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from examples.dispatch.route_plan.gpu.geometry import Work
 
 PRICES = {
     "usual": Options(starts=6),
@@ -123,3 +125,21 @@ def test_both_sides_count_the_same_memory(engine: CppEngine) -> None:
         for worth in (geometry.NARROW, geometry.WIDE, geometry.HARD):
             for flags in (Flag(0), Flag.EXACT, Flag.LEAN, Flag.LEAN | Flag.HANDS):
                 assert engine.bytes_of_task(orders, worth, flags) == geometry.task_bytes(orders, worth, flags, lanes=1)
+
+
+def test_a_build_is_compared_once_and_a_wrong_one_refused(
+    engine: CppEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check.check_build(engine, "g++", str(tmp_path), tasks=40)
+    assert not check.check_build(engine, "g++", str(tmp_path), tasks=40)
+    assert check.check_build(engine, "another g++", str(tmp_path), tasks=40)
+
+    def wrong(worth: int, hands: Work, pairs: Work) -> Answer:
+        answer = CppEngine.run(engine, worth, hands, pairs)
+        answer.cost[-1] += 1
+        return answer
+
+    monkeypatch.setattr(engine, "run", wrong)
+    with pytest.raises(check.WrongBuild, match="compiled by a bad one, plan 1 of 40 tasks wrongly"):
+        check.check_build(engine, "a bad one", str(tmp_path), tasks=40)
+    assert len(list(tmp_path.iterdir())) == 2

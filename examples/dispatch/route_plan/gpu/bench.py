@@ -12,7 +12,7 @@ import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,83 +24,18 @@ from examples.dispatch.route_plan import (
     Batch,
     Option,
     Options,
-    Order,
-    Pair,
-    Rider,
     Solver,
     solve_batch,
     warm_up,
 )
 from examples.dispatch.route_plan.gpu import geometry, packing
+from examples.dispatch.route_plan.gpu.check import Mix, random_tasks
 from examples.dispatch.route_plan.gpu.cuda import CudaEngine, Settings, open_engine
 from examples.dispatch.route_plan.gpu.solve import solve_on
 from examples.dispatch.route_plan.gpu.source import Flag
-from examples.dispatch.route_plan.layout import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SIDE_M = 6000
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """What random tasks hold: orders in hand from least to most, new orders from none to `new`."""
-
-    tasks: int
-    least: int
-    most: int
-    new: int = 1
-    on_board: float = 0.3  # share of the orders in hand that are picked up
-    capacity: int = 12
-    seed: int = 1
-
-
-def random_tasks(mix: Mix, options: Options) -> Batch:
-    """Draw one rider a task in a square of 6 km, with soft due times, tight capacity, some end stops."""
-    rng = np.random.default_rng(mix.seed)
-    count = mix.tasks
-    in_hand = rng.integers(mix.least, mix.most + 1, count)
-    fresh = rng.integers(0, mix.new + 1, (count,)) if mix.new else np.zeros(count, np.int64)
-    total = int(in_hand.sum() + fresh.sum())
-    riders = np.zeros((count, len(Rider)), np.int32)
-    riders[:, Rider.ID] = rng.permutation(count)
-    riders[:, [Rider.X, Rider.Y, Rider.END_X, Rider.END_Y]] = rng.integers(0, SIDE_M, (count, 4))
-    riders[:, Rider.START] = rng.integers(0, 600, count)
-    riders[:, Rider.CAPACITY] = rng.integers(mix.capacity // 2, mix.capacity + 1, count)
-    riders[:, Rider.SPEED] = rng.choice((200, 320), count)
-    riders[:, Rider.HAS_END] = rng.random(count) < 0.2
-    riders[:, Rider.END_DUE] = INT32_MAX
-    orders = np.zeros((total, len(Order)), np.int32)
-    orders[:, : Order.DELIVERY_Y + 1] = rng.integers(0, SIDE_M, (total, 4))
-    orders[:, Order.READY] = rng.integers(0, 1500, total)
-    orders[:, Order.DUE] = orders[:, Order.READY] + rng.integers(900, 3000, total)
-    orders[:, [Order.PICKUP_S, Order.DELIVERY_S]] = rng.integers(0, 300, (total, 2))
-    orders[:, Order.LOAD] = rng.integers(1, 3, total)
-    orders[:, Order.WEIGHT] = rng.integers(0, 4, total)
-    orders[:, Order.PICKUP_DUE] = INT32_MAX
-    held = int(in_hand.sum())
-    orders[:held, Order.ON_BOARD] = rng.random(held) < mix.on_board
-    pairs = np.full((count, len(Pair)), -1, np.int32)
-    pairs[:, Pair.RIDER] = np.arange(count)
-    pairs[:, Pair.TASK] = rng.permutation(count)
-    at = held + np.concatenate([[0], np.cumsum(fresh)[:-1]])
-    pairs[:, Pair.FIRST] = np.where(fresh > 0, at, -1)
-    pairs[:, Pair.SECOND] = np.where(fresh > 1, at + 1, -1)
-    none = np.zeros(0, np.int32)
-    return Batch(
-        riders=riders,
-        orders=orders,
-        hand_start=np.concatenate([[0], np.cumsum(in_hand)]).astype(np.int32),
-        hand=np.arange(held, dtype=np.int32),
-        route_start=np.zeros(count + 1, np.int32),
-        route=np.zeros(0, np.uint8),
-        pairs=pairs,
-        matrix_start=np.zeros(0, np.int64),
-        seconds=none,
-        metres=none,
-        options=options.tensor(),
-    )
 
 
 def solve_on_cores(batch: Batch, cores: int) -> Answer:
@@ -116,16 +51,6 @@ def solve_on_cores(batch: Batch, cores: int) -> Answer:
     with ThreadPoolExecutor(cores) as pool:
         answers = list(pool.map(part, parts))
     return Answer(*(np.concatenate([getattr(a, name) for a in answers]) for name in answers[0].tensors()))
-
-
-def different(got: Answer, wanted: Answer) -> dict[str, int]:
-    """How many pairs differ, by field; empty where the answers are equal."""
-    counts = {}
-    for name, array in wanted.tensors().items():
-        unequal = (getattr(got, name) != array).reshape(len(array), -1).any(axis=1)
-        if unequal.any():
-            counts[name] = int(unequal.sum())
-    return counts
 
 
 def median_s(call: Callable[[], object], repeat: int) -> float:

@@ -73,6 +73,14 @@ class CudaEngine:  # mutable: holds memory that grows, and compiled kernels
         self._pairs = 0
         self._shared_max = int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
 
+    @property
+    def build(self) -> str:
+        """What compiles the kernels here, for which card."""
+        runtime = self._cupy.cuda.runtime
+        card = runtime.getDeviceProperties(self._cupy.cuda.Device().id)["name"].decode()
+        nvrtc = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
+        return f"CuPy {self._cupy.__version__} and NVRTC {nvrtc} for {card}, registers {self._settings.registers_max}"
+
     def load(self, plan: packing.Plan, batch: Batch) -> None:
         """Bring a batch to the device; the copies are on their way when this returns."""
         self._make_room(plan)

@@ -1,15 +1,15 @@
-// exact, for up to EXACT_ORDERS_AUTO orders: lanes take prefixes of three stops and search below them depth first, with one
-// bound for all. Children come by ascending stop code and only what is dearer than the bound is cut, so each lane meets the
-// lexicographically smallest of its cheapest routes first; the smallest over all lanes is the answer, whatever the bound
-// began with and however the prefixes fell to the lanes. Next: plan.cu.
+// exact, for up to EXACT_ORDERS_AUTO orders: lanes take prefixes of three stops and search below them depth first, with
+// one bound for all. Children come by ascending stop code and only what is dearer than the bound is cut, so each lane
+// meets the lexicographically smallest of its cheapest routes first; the smallest over all lanes is the answer,
+// whatever the bound began with and however the prefixes fell to the lanes. Next: plan.cu.
 
-// The lower bound's tables: shortest seconds by any way, for direct legs may break the triangle, and least metres into v.
+// The lower bound's tables: shortest seconds by any way, for direct legs may break the triangle, and least metres into
+// v.
 ON_DEVICE void open_search(const Task& task, int n) {
     int size = task.stride, count = 2 * n + 1 + task.has_end;
     for (int k = task.lane; k < size * size; k += LANES) task.near[k] = k / size == k % size ? 0 : task.legs[k].x;
     warp_sync();
-    // Legs hold the service at their first stop, so a way over w costs the service there. near keeps it: a route serves w
-    // later at the latest, but may pass it before; without the service the bound would still hold, only lower.
+    // Legs begin with the service at their first stop; whoever only passes w is not served there, so it is taken out.
     for (int c = 1; c < count; c++) {
         int w = c <= 2 * n ? c : task.end;
         if (w < task.end && w % 2 == 1 && task.riding >> (w / 2) & 1) continue;
@@ -24,7 +24,8 @@ ON_DEVICE void open_search(const Task& task, int n) {
     for (int v = 1 + task.lane; v < size; v += LANES) {
         int metres = INT32_MAX;
         for (int u = 1; u <= 2 * n; u++)
-            if (u != v && !(v % 2 == 1 && v < task.end && u == v + 1)) metres = least(metres, task.legs[u * size + v].y);
+            if (u != v && !(v % 2 == 1 && v < task.end && u == v + 1))
+                metres = least(metres, task.legs[u * size + v].y);
         task.least_metres[v] = metres < INT32_MAX ? metres : 0;
     }
     warp_sync();
@@ -143,15 +144,17 @@ ON_DEVICE void search(const Task& task, Descent& way, int n, int m, int levels, 
 }
 
 // The cheapest route of the first n orders into task.best, starting from the bound of a known route or FAR. Returns its
-// cost; the length is -1 where no route is feasible. It must be inlined: compiled apart, builds for some register bounds
-// missed the only route of a task (CUDA 13.0, sm_90; never inlined, never in a debug build). tests/hw holds each build to it.
+// cost; the length is -1 where no route is feasible. It must be inlined: compiled apart, builds for some register
+// bounds missed the only route of a task (CUDA 13.0, sm_90; never inlined, never in a debug build). tests/hw holds each
+// build to it.
 template <class W>
 ON_DEVICE Int64 exact(const Task& task, const Lane<W>& own, int n, Int64 bound, int& length) {
     int m = stops_of(task, n), levels = least(m, 3), prefixes = 1;
     for (int k = 0; k < levels; k++) prefixes *= n;
     open_search(task, n);
     if (task.lane == 0) *(volatile Int64*)task.scratch = bound;
-    Descent way = {own.seq, own.at, (Wide*)(task.lanes) + task.lane, task.riding & ((1u << n) - 1), 0, task.load_start, 0};
+    Wide* cost = (Wide*)task.lanes + task.lane;
+    Descent way = {own.seq, own.at, cost, task.riding & ((1u << n) - 1), 0, task.load_start, 0};
     way.at[0] = task.start;
     way.cost[0].cost = 0;
     for (int v = 1; v <= 2 * n; v++)

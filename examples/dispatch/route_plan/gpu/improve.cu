@@ -1,5 +1,5 @@
-// Local search on one lane's route: move an order, move one stop, reverse a piece, until nothing helps. Moves are tried in
-// the order of improve.py and taken only if strictly better, so both end in the same route. Next: starts.cu.
+// Local search on one lane's route: move an order, move one stop, reverse a piece, until nothing helps. Moves are tried
+// in the order of improve.py and taken only if strictly better, so both end in the same route. Next: starts.cu.
 
 enum { REVERSED, LAST_TO_FRONT, FIRST_TO_END };
 
@@ -11,8 +11,8 @@ ON_DEVICE int rearranged(const Byte* seq, int low, int high, int kind, int k) {
 
 // Whether the route with its stops low..high rearranged is worth less than the table's.
 template <class W>
-ON_DEVICE bool piece_helps(const Task& task, const Lane<W>& own, const Byte* seq, int m, const Totals<W>& table, int low,
-                           int high, int kind) {
+ON_DEVICE bool piece_helps(const Task& task, const Lane<W>& own, const Byte* seq, int m, const Totals<W>& table,
+                           int low, int high, int kind) {
     int t = own.at[low * LANES], u = low > 0 ? seq[(low - 1) * LANES] : 0, load = task.load_start;
     W worth = own.worth[low * LANES];
     if (task.tight)

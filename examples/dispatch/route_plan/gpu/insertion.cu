@@ -1,7 +1,7 @@
 // Cheapest insertion: the best places for one order's stops in a route that keeps its own sequence.
 //
-// best_place() is one lane's, the building step of two_stage; insert_new() is the `insert` solver, where the lanes share the
-// places of one route. Next: improve.cu.
+// best_place() is one lane's, the building step of two_stage; insert_new() is the `insert` solver, where the lanes
+// share the places of one route. Next: improve.cu.
 
 struct Place { int i, j; };
 
@@ -16,8 +16,8 @@ ON_DEVICE int put(Byte* seq, int m, int pickup, int delivery, Place place) {
     return m + 1;
 }
 
-// The first of the places whose route is worth least, if that is below the bound; else i is -1. The table is seq's. Where
-// more than one place is worth the same the first of the scan stays.
+// The first of the places whose route is worth least, if that is below the bound; else i is -1. The table is seq's.
+// Where more than one place is worth the same the first of the scan stays.
 template <class W>
 ON_DEVICE_APART Place best_place(const Task task, const Lane<W> own, const Byte* seq, int m, const Totals<W> table,
                                  int pickup, int delivery, W& bound) {
@@ -143,7 +143,8 @@ template <class W> ON_DEVICE W insert_shared(const Task& task, Byte* seq, int& m
     return best;
 }
 
-// The `insert` solver: the new orders (at most two) into task.best, two of them in both orders. Returns (length, worth).
+// The `insert` solver: the new orders (at most two) into task.best, two of them in both orders. Returns (length,
+// worth).
 template <class W> ON_DEVICE W insert_new(const Task& task, int& m) {
     int first = task.n_hand, second = task.n - 1, m_other = m;
     if (first == second) return insert_shared<W>(task, task.best, m, first);

@@ -1,7 +1,7 @@
 // Read one task out of the request's tables, checking every number on the way, in the order in which load.py checks.
 //
-// The tables come from a stranger: no index is used before it is checked, and a task with a fault gets its status while its
-// neighbours go on. Lanes share the reading. Next: walk.cu.
+// The tables come from a stranger: no index is used before it is checked, and a task with a fault gets its status while
+// its neighbours go on. Lanes share the reading. Next: walk.cu.
 
 ON_DEVICE bool on_globe(int coordinate) { return -COORDINATE_MAX <= coordinate && coordinate <= COORDINATE_MAX; }
 
@@ -14,7 +14,8 @@ ON_DEVICE bool rider_is_sound(const int* rider, bool by_place) {
 }
 
 ON_DEVICE bool order_is_sound(const int* order, bool by_place) {
-    int least_of = least(least(order[ORDER_READY], order[ORDER_DUE]), least(order[ORDER_PICKUP_S], order[ORDER_DELIVERY_S]));
+    int least_of = least(order[ORDER_READY], order[ORDER_DUE]);
+    least_of = least(least_of, least(order[ORDER_PICKUP_S], order[ORDER_DELIVERY_S]));
     least_of = least(least_of, least(order[ORDER_LOAD], least(order[ORDER_PICKUP_DUE], order[ORDER_DELIVERY_READY])));
     bool sound = least_of >= 0 && order[ORDER_WEIGHT] >= 0 && order[ORDER_WEIGHT] <= ORDER_WEIGHT_MAX &&
                  (order[ORDER_ON_BOARD] == 0 || order[ORDER_ON_BOARD] == 1);
@@ -138,8 +139,8 @@ ON_DEVICE int link_matrix(Head head, Task& task, int p) {
     return bad ? STATUS_BAD_MATRIX : STATUS_OK;
 }
 
-// The first n orders' bounds. Returns OVERFLOW if a route might pass int32, INFEASIBLE if the load cannot fit, and sets the
-// load at the start; RETRY_WIDE if a cost might pass 2^30 and the caller's worth is narrow.
+// The first n orders' bounds. Returns OVERFLOW if a route might pass int32, INFEASIBLE if the load cannot fit, and sets
+// the load at the start; RETRY_WIDE if a cost might pass 2^30 and the caller's worth is narrow.
 ON_DEVICE int check_bounds(Task& task, int n, bool all_costs) {
     int count = 2 * n + 1, top_seconds = 0, top_metres = 0;
     for (int k = task.lane; k < task.stride * task.stride; k += LANES) {

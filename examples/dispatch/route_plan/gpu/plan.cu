@@ -1,8 +1,8 @@
 // The kernels: a warp loads one task, plans what is in hand, plans with the new orders, and writes the answer.
 //
-// With legs by coordinates a rider's hand is planned once, by plan_hands, and read by all of the rider's pairs; a matrix
-// belongs to one pair, whose warp then plans both. Statuses come in the order of gather.py and batch.py. The files end here;
-// Next: source.py.
+// With legs by coordinates a rider's hand is planned once, by plan_hands, and read by all of the rider's pairs; a
+// matrix belongs to one pair, whose warp then plans both. Statuses come in the order of gather.py and batch.py. The
+// files end here; Next: source.py.
 
 struct Hand { int status, length, proved; Int64 cost, metres; };
 
@@ -53,8 +53,8 @@ ON_DEVICE bool is_elsewhere(const Int64* options, int n) {
     return solver == SOLVER_AUTO && n > 0 && n <= EXACT_ORDERS_AUTO && options[OPTION_NODES_MAX] < NODES_SURE;
 }
 
-// Plan the first n orders with the solver asked for; task.best holds the route in hand (m stops) before, the planned one
-// afterwards. Returns its cost; m is -1 where nothing is feasible.
+// Plan the first n orders with the solver asked for; task.best holds the route in hand (m stops) before, the planned
+// one afterwards. Returns its cost; m is -1 where nothing is feasible.
 template <class W>
 ON_DEVICE Int64 plan(Head head, const Task& task, const Lane<W>& own, int n, int number, int& m, int& proved) {
     const Int64* options = (const Int64*)head[HEAD_OPTIONS];
@@ -170,7 +170,8 @@ template <class W> ON_DEVICE void hand_of(Head head, int r, char* memory, int n_
         add_service(task);
         hand = plan_hand(head, task, lane_of<W>(task, n_max), r, bounds);
     }
-    for (int k = lane; k < hand.length; k += LANES) ((Byte*)head[HEAD_HAND_ROUTES])[(Int64)r * STOPS_MAX + k] = task.best[k];
+    Byte* route = (Byte*)head[HEAD_HAND_ROUTES] + (Int64)r * STOPS_MAX;
+    for (int k = lane; k < hand.length; k += LANES) route[k] = task.best[k];
     if (lane == 0) ((Hand*)head[HEAD_HANDS])[r] = hand;
 }
 
@@ -245,9 +246,9 @@ ON_DEVICE void each_warp(Head head, const int* rows, int count, int n_max, int f
     if (flags & FLAG_HANDS) hand_of<W>(head, rows[at], own, n_max, flags & FLAG_EXACT, threadIdx.x % LANES);
     else pair_of<W>(head, rows[at], own, n_max, flags & FLAG_LEAN, flags & FLAG_EXACT, threadIdx.x % LANES);
 }
-#define KERNEL(name, W)                                                                                                    \
-    extern "C" __global__ void name(Head head, const int* rows, int count, int n_max, int flags, int warp_bytes) {          \
-        each_warp<W>(head, rows, count, n_max, flags, warp_bytes);                                                          \
+#define KERNEL(name, W) \
+    extern "C" __global__ void name(Head head, const int* rows, int count, int n_max, int flags, int warp_bytes) { \
+        each_warp<W>(head, rows, count, n_max, flags, warp_bytes); \
     }
 #ifdef WORTH
 KERNEL(plan_rows, WORTH)  // one kind a module: the compiler takes long enough for one
@@ -259,7 +260,9 @@ template <class W> static void each(Head head, const int* rows, int count, int n
         else pair_of<W>(head, rows[at], memory, n_max, flags & FLAG_LEAN, flags & FLAG_EXACT, 0);
     }
 }
-extern "C" int bytes_of_task(int n, int worth_bytes, int lean, int exact) { return task_bytes(n, worth_bytes, lean, exact); }
+extern "C" int bytes_of_task(int n, int worth_bytes, int lean, int exact) {
+    return task_bytes(n, worth_bytes, lean, exact);
+}
 extern "C" void plan_rows(int kind, Head head, const int* rows, int count, int n_max, int flags, char* memory) {
     if (kind == 0) each<Narrow>(head, rows, count, n_max, flags, memory);
     if (kind == 1) each<Wide>(head, rows, count, n_max, flags, memory);

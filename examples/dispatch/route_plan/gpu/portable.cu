@@ -1,7 +1,8 @@
 // What the kernels stand on: a warp's lanes, how they talk, and what a route is worth.
 //
-// The same text compiles twice: for a GPU, with 32 lanes to a warp, and as plain C++ with one lane, so that its answers can
-// be compared on any machine. Files are joined in the order of source.py; constants come from layout.py. Next: task.cu.
+// The same text compiles twice: for a GPU, with 32 lanes to a warp, and as plain C++ with one lane, so that its answers
+// can be compared on any machine. Files are joined in the order of source.py; constants come from layout.py. Next:
+// task.cu.
 
 #ifdef __CUDACC__
 #define ON_DEVICE __device__ __forceinline__
@@ -50,8 +51,8 @@ ON_DEVICE Int64 from_partner64(Int64 value, int apart) {
     return (Int64)(high << 32 | low);
 }
 
-// Three kinds of worth, one interface. Narrow holds a cost below 2^30, which load() proves for a task before it is used;
-// Wide any cost; Hard adds the seconds by which hard windows are missed, compared first.
+// Three kinds of worth, one interface. Narrow holds a cost below 2^30, which load() proves for a task before it is
+// used; Wide any cost; Hard adds the seconds by which hard windows are missed, compared first.
 struct Narrow {
     int cost;
     static const bool HARD_WINDOWS = false;

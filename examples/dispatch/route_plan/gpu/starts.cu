@@ -1,7 +1,7 @@
 // two_stage: each lane builds a route from its own order of insertion and improves it; the best of all lanes stays.
 //
-// Four orders follow rules, the others are shuffles that depend on (seed, task number, start number) alone. Equal worth goes
-// to the lower start number. Next: exact.cu.
+// Four orders follow rules, the others are shuffles that depend on (seed, task number, start number) alone. Equal worth
+// goes to the lower start number. Next: exact.cu.
 
 ON_DEVICE Word64 mix(Word64 z) {  // splitmix64 (Steele, Lea, Flood 2014)
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
@@ -69,9 +69,11 @@ ON_DEVICE int stops_of(const Task& task, int n) {
     return m;
 }
 
-// Write the best route of the first n orders into task.best. Returns its worth; its length is -1 where none fits the load.
+// Write the best route of the first n orders into task.best. Returns its worth; its length is -1 where none fits the
+// load.
 template <class W>
-ON_DEVICE_APART W two_stage(const Task task, const Lane<W> own, int n, int starts, Int64 seed, int number, int& length) {
+ON_DEVICE_APART W two_stage(const Task task, const Lane<W> own, int n, int starts, Int64 seed, int number,
+                            int& length) {
     int m = stops_of(task, n), winner = INT32_MAX;
     W best = W::far();
     for (int start = task.lane; start < starts; start += LANES) {

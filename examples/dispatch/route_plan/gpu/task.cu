@@ -1,7 +1,7 @@
 // One task in a warp's memory: the legs and stops that all lanes read, and the arrays that each lane has for itself.
 //
-// Arrays of lanes are interleaved: equal places of all lanes lie side by side, so that lanes in step touch each bank once.
-// The memory of a task of n orders is laid out by carve(); geometry.py counts the same bytes. Next: load.cu.
+// Arrays of lanes are interleaved: equal places of all lanes lie side by side, so that lanes in step touch each bank
+// once. The memory of a task of n orders is laid out by carve(); geometry.py counts the same bytes. Next: load.cu.
 
 // Addresses and lengths of a request's tensors, one Int64 each; HEAD_ names are places in this list.
 typedef const Int64* Head;
@@ -45,7 +45,8 @@ ON_DEVICE int pickup_of(const Task& task, int o) { return task.riding >> o & 1 ?
 
 ON_DEVICE int padded(int bytes) { return (bytes + 15) / 16 * 16; }
 
-// Bytes of shared memory of one warp whose tasks have at most n orders. `lean` is for insertion, where lanes share a route.
+// Bytes of shared memory of one warp whose tasks have at most n orders. `lean` is for insertion, where lanes share a
+// route.
 ON_DEVICE int task_bytes(int n, int worth_bytes, bool lean, bool exact) {
     int size = 2 * n + 2, m = 2 * n + 1;
     int common = padded(size * size * 8) + padded(size * 16) + padded(size * 4) + 32 + 64 + 16;

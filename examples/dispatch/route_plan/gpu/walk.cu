@@ -1,8 +1,8 @@
-// Walk a route and price it: the arithmetic that every solver shares. Times are int32, for check_bounds() has proved that
-// no route passes it; what a route is worth is a type of its own (portable.cu).
+// Walk a route and price it: the arithmetic that every solver shares. Times are int32, for check_bounds() has proved
+// that no route passes it; what a route is worth is a type of its own (portable.cu).
 //
-// A table keeps the state before each stop of a route, so that a changed route is priced from its first changed stop only
-// and given up as soon as it must lose. Next: insertion.cu.
+// A table keeps the state before each stop of a route, so that a changed route is priced from its first changed stop
+// only and given up as soon as it must lose. Next: insertion.cu.
 
 // Go from u to v and wait there; `t` is when service begins, before and after.
 template <class W> ON_DEVICE void step(const Task& task, int u, int v, int& t, W& worth) {
@@ -52,12 +52,13 @@ template <class W> ON_DEVICE Totals<W> fill(const Task& task, const Lane<W>& own
     return {worth, worth.plus(W::nothing(), waits)};
 }
 
-// Serve seq[k:] after beginning at u at t. Returns what the route is worth; anything not below the bound may come back as
-// FAR. The stops before k must be those of the table's route in any order, plus whole orders already delivered. Beginning
-// no sooner than the table's route makes each later stop no sooner, hence no less late: its rest is a lower bound.
+// Serve seq[k:] after beginning at u at t. Returns what the route is worth; anything not below the bound may come back
+// as FAR. The stops before k must be those of the table's route in any order, plus whole orders already delivered.
+// Beginning no sooner than the table's route makes each later stop no sooner, hence no less late: its rest is a lower
+// bound.
 template <class W>
-ON_DEVICE W rest(const Task& task, const Lane<W>& own, const Byte* seq, int m, const Totals<W>& table, int k, int u, int t,
-                 W worth, const W& bound) {
+ON_DEVICE W rest(const Task& task, const Lane<W>& own, const Byte* seq, int m, const Totals<W>& table, int k, int u,
+                 int t, W worth, const W& bound) {
     while (k < m) {
         int v = seq[k * LANES];
         step(task, u, v, t, worth);
