@@ -198,12 +198,10 @@ class ConsulWatch:  # mutable: owns a thread and a client
         return 2 * sum(one.node_id not in there for one in known) > len(known)
 
     def _refuse_hidden(self, answer: Answer, listing: Listing) -> None:
-        """An answer from which ACLs took entries that we know of is a failure. Raises ConsulError."""
-        known = self._catalogue.instances
-        if not answer.filtered and (listing.instances or listing.critical or not known):
-            return
+        """An answer from which ACLs took entries that we know of, or all of them, is a failure. Raises ConsulError."""
         there = {one.node_id for one in listing.instances}
-        if answer.filtered and all(one.node_id in there for one in known):
+        whole = not answer.filtered or all(one.node_id in there for one in self._catalogue.instances)
+        if whole and (listing.instances or listing.critical):
             return
         if answer.filtered or hidden(self._client, self._settings):
             self._hidden_refused += 1

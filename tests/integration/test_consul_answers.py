@@ -135,6 +135,14 @@ def test_a_filtered_list_is_refused_at_once() -> None:
             assert len(told.changes) == 4
 
 
+def test_a_first_list_that_is_all_hidden_is_no_list() -> None:
+    """Else a caller without rights would be told that no node is there."""
+    with Scripted() as agent:
+        agent.filtered = True
+        with pytest.raises(RegistryUnavailable, match="hide all entries"):
+            ConsulRegistry(agent.settings).watch(Told())
+
+
 def test_a_check_that_is_not_known_is_404() -> None:
     with Scripted() as agent, closing(ConsulRegistry(agent.settings).register(instance("a"))) as registration_:
         agent.known_checks = False

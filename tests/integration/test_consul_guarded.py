@@ -172,6 +172,8 @@ def test_doctor_explains_acl(guarded: Guarded) -> None:
         assert "may not watch: no worker is seen; add `service_prefix" in broken(guarded.url(f"token_file={blind}"))
         assert "add `node_prefix" in broken(guarded.url(f"token_file={blind}"))
         assert "no token is given" in broken(guarded.url(""))
+        with pytest.raises(RegistryUnavailable, match="hide all entries"):
+            open_registry(guarded.url("")).watch(Told())
         assert "its ACLs do not know our token" in broken(guarded.url(f"token_file={unknown}"))
     assert "no node; start one" in broken(guarded.url(f"token_file={reader}"))
 
