@@ -60,6 +60,8 @@ class Presence:  # mutable: owns a thread and the registration
             assert instance is not None, "woken for news or for the end"
             try:
                 self._write(instance)
+                if failed:
+                    _log.warning("the node is entered in the registry now")
                 failed = False
             except OverspillError as error:
                 if not failed:

@@ -171,6 +171,8 @@ class ConsulRegistration:  # mutable: owns a thread and a client
         self._longest_gap_s = max(self._longest_gap_s, now - self._passed_at)
         self._passed_at = now
         self._beats += 1
+        if self._failing:
+            _log.warning("Consul at %s takes heartbeats again", self._settings.place)
         self._failing = False
         return Event.PASSED
 

@@ -91,6 +91,18 @@ def test_agent_restarted_without_its_data(own: Agent) -> None:
     assert took_s < SOON_S
 
 
+def test_a_node_logs_an_outage_once_and_its_end_once(own: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(ConsulRegistry(own.settings()).register(instance("a"))) as registration:
+        own.kill()
+        wait_until(lambda: registration.statistics().failures >= 2, SOON_S)
+        own.start()
+        wait_until(lambda: "takes heartbeats again" in caplog.text, SOON_S)
+        beats = registration.statistics().beats
+        wait_until(lambda: registration.statistics().beats >= beats + 2, SOON_S)
+    assert caplog.text.count("trying again within") >= 1
+    assert caplog.text.count("takes heartbeats again") <= caplog.text.count("trying again within")
+
+
 def test_index_that_goes_back_under_a_live_connection(agent: Agent, own: Agent) -> None:
     """Behind one address another cluster answers: the old index is above all of its own, so a read just waits."""
     for number in range(20):
