@@ -144,7 +144,9 @@ class Cluster:  # mutable: owns processes
 
 
 def _tail(log: Path) -> str:
+    """The last line of a node's log that complains, since it may go on after that; else its last line."""
     with suppress(OSError):
         lines = log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
+        complaints = [line for line in lines if " WARNING " in line or " ERROR " in line]
+        return (complaints or lines or ["it printed nothing"])[-1]
     return "its output cannot be read"

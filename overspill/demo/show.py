@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fabric.errors import ConfigError, MissingDependency
+from discovery.registry import diagnose, open_registry
+from discovery.remark import Weight
+from fabric.errors import ConfigError, MissingDependency, RegistryUnavailable
 from overspill.demo import running
 from overspill.demo.cluster import Cluster
 from overspill.demo.drive import Drive, PlannedFault
@@ -57,6 +59,7 @@ def show(options: DemoOptions) -> int:
     from overspill import Router
 
     _check_writable(options.report)
+    _check_registry(options)
     with _interruptible(), tempfile.TemporaryDirectory(prefix="overspill-demo-") as name:
         folder = Path(name)
         if options.attach:
@@ -130,6 +133,18 @@ def _check_writable(report: Path) -> None:
             pass
     except OSError as error:
         raise ConfigError(f"cannot write {report} ({error.strerror}); give another --report") from None
+
+
+def _check_registry(options: DemoOptions) -> None:
+    """The same for the registry, where nodes would wait for it in vain. Those of --attach may still be starting."""
+    if options.registry.startswith("static:"):
+        raise ConfigError("a static list tells nothing of models, which the demo needs; give dir:PATH or consul:URL")
+    if options.registry:
+        open_registry(options.registry)  # a URL that names none is told now
+    if options.registry and not options.attach:
+        for remark in diagnose(options.registry):
+            if remark.weight is Weight.BROKEN:
+                raise RegistryUnavailable(remark.sentence)
 
 
 @contextmanager

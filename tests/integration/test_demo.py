@@ -150,6 +150,23 @@ def test_a_report_that_cannot_be_written_is_told_at_once(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("registry", "code", "told"),
+    [
+        ("consul:http://127.0.0.1:1", 3, "nothing listens there; start a Consul agent"),
+        ("static:127.0.0.1:1", 2, "give dir:PATH or consul:URL"),
+        ("http://127.0.0.1:8500", 2, "give dir:PATH, consul:http://HOST:PORT"),
+    ],
+)
+def test_a_registry_that_nodes_could_not_enter_is_told_at_once(tmp_path, registry, code, told):
+    command = [*DEMO, "--registry", registry, "--report", str(tmp_path / "report.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert "making the round" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_folder_without_the_data_is_told_at_once(tmp_path):
     command = [*DEMO, "--data", str(tmp_path), "--report", str(tmp_path / "report.html")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
