@@ -4,7 +4,7 @@ py-consul's conveniences are traps for a long-lived watcher: they drop the heade
 environment variable replace the token, lose the token on coordinates, and tell the same trouble as a bool, as its own
 exception or as one of its libraries'. So each call goes through `client.http` and comes back as an `Answer`, or as a
 `ConsulError` of the table in `discovery/agent/faults.py`. A call can be interrupted from another thread. This module
-never decides what an answer means. Read `discovery/agent/meta.py` next.
+never decides what an answer means. Read `discovery/agent/bounded_read.py` next.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from discovery.agent.bounded_read import bounded_response
 from discovery.agent.faults import ConsulError, Fault, answer_fault, detail_of, raised_fault
 from fabric.errors import ConfigError, MissingDependency
 
@@ -76,6 +77,11 @@ class ConsulClient:  # mutable: owns connections
         """Asks something that takes a body. Raises ConsulError."""
         return self._call(self._http.post, path, self._scope(), data=body)
 
+    def renew_token(self) -> None:
+        """Reads the token again: it was refused, or shows less than it should, and may have been replaced."""
+        with suppress(ConfigError):  # it may be written just now
+            self._token = read_token(self._settings.token_file)
+
     def interrupt(self) -> None:
         """Ends the call that is under way, and all later ones, with a ConsulError. Safe from any thread, and twice."""
         with self._lock:
@@ -112,9 +118,8 @@ class ConsulClient:  # mutable: owns connections
         """The callback: py-consul's own would keep the body alone."""
         fault = answer_fault(response.code, response.body)
         if fault is not None:
-            if fault is Fault.ACL_UNKNOWN:
-                with suppress(ConfigError):  # it may have been renewed, or be written just now
-                    self._token = read_token(self._settings.token_file)
+            if fault in {Fault.ACL_UNKNOWN, Fault.DENIED}:
+                self.renew_token()
             raise ConsulError(fault, self._settings.place, detail_of(response.body))
         headers = response.headers
         return Answer(
@@ -128,6 +133,8 @@ class ConsulClient:  # mutable: owns connections
 
     def begin(self, deadline_s: float) -> None:
         """A call begins, to be over by `deadline_s` of the monotonic clock."""
+        if os.getpid() != self._pid:  # asked before the lock, which a thread of the parent's may have held
+            raise ConsulError(Fault.FORKED, self._settings.place)
         with self._lock:
             if self._ended:
                 raise ConsulError(Fault.RESET, self._settings.place, "this side has closed")
@@ -219,6 +226,8 @@ def _adapter(owner: ConsulClient, connect_s: float) -> Any:
             if pool.ConnectionCls is kind:
 
                 class Connection(kind):  # type: ignore[valid-type, misc]
+                    response_class = bounded_response(owner.left_s)
+
                     def connect(self) -> None:
                         super().connect()
                         owner.connected(self.sock)
@@ -239,23 +248,31 @@ def _adapter(owner: ConsulClient, connect_s: float) -> Any:
             owner.begin(time.monotonic() + timeout)
             times = (min(connect_s, timeout), timeout)
             response = super().send(request, True, times, verify, cert, proxies)  # noqa: FBT003 - the same
-            parts: list[bytes] = []
-            size = 0
-            while owner.left_s() and (part := response.raw.read1(_CHUNK_BYTES)):
-                parts.append(part)
-                size += len(part)
-                if size > BODY_BYTES_MAX:
-                    raise ValueError(f"the answer has more than {BODY_BYTES_MAX} bytes")
-            response._content = b"".join(parts)  # what requests does itself where nothing is bounded
+            try:
+                response._content = _body(response.raw, owner)  # what requests does itself where nothing is bounded
+            except BaseException:  # whatever it was, half an answer must not keep its connection open
+                response.close()
+                raise
             response._content_consumed = True
             return response
 
     return Adapter(pool_connections=1, pool_maxsize=1, max_retries=0)
 
 
+def _body(raw: Any, owner: ConsulClient) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while owner.left_s() and (part := raw.read1(_CHUNK_BYTES)):
+        parts.append(part)
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise ValueError(f"the answer has more than {BODY_BYTES_MAX} bytes")
+    return b"".join(parts)
+
+
 def _whole(text: str | None) -> int:
-    """A header's number; 0 for none, and for what is no number."""
-    return int(text) if text and text.isascii() and text.isdigit() else 0
+    """A header's number; 0 for none, and for what is none of 64 bits."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _story(error: BaseException | None) -> str:

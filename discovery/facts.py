@@ -33,15 +33,15 @@ def parse_instance(facts: Any) -> Instance:  # parsed JSON is anything until thi
     """Reads an instance. Raises one of UNREADABLE."""
     return Instance(
         node_id=text(facts["node_id"]),
-        node_epoch=int(facts["node_epoch"]),
+        node_epoch=parse_epoch(facts["node_epoch"]),
         host_id=text(facts["host_id"]),
         readiness=parse_readiness(facts["readiness"]),
-        local=text(facts["local"]),
-        rpc=text(facts["rpc"]),
+        local=parse_address(facts["local"]),
+        rpc=parse_address(facts["rpc"]),
         rpc_tls=bool(facts["rpc_tls"]),
         devices=tuple(text(device) for device in facts["devices"]),
         models=parse_models(facts["models"]),
-        rdma=text(facts.get("rdma", "")),
+        rdma=parse_address(facts.get("rdma", "")),
         rack=text(facts.get("rack", "")),
         cards=parse_cards(facts.get("cards", [])),
     )
@@ -69,15 +69,38 @@ def parse_models(facts: Any) -> tuple[ModelFacts, ...]:  # parsed JSON is anythi
 
 def parse_cards(facts: Any) -> tuple[CardFacts, ...]:  # parsed JSON is anything until this has read it
     """Reads cards. Raises one of UNREADABLE."""
-    return tuple(CardFacts(text(card["model"]), int(card["memory_bytes"])) for card in facts)
+    return tuple(CardFacts(text(card["model"]), _within(card["memory_bytes"], 0)) for card in facts)
 
 
 def text(value: object) -> str:
-    """The value if it is text. Raises TypeError."""
+    """The value if it is text that can be written. Raises TypeError, and ValueError for half a character: JSON can
+    hold one, and whoever encodes it later would fail."""
     if not isinstance(value, str):
         raise TypeError(f"text expected, not {value!r:.40}")
+    if not value.isascii():
+        value.encode()
     return value
 
 
+def parse_address(value: object) -> str:
+    """An address of any wire. Raises one of UNREADABLE."""
+    address = text(value)
+    if "\0" in address:
+        raise ValueError("an address holds a zero byte")
+    return address
+
+
+def parse_epoch(value: Any) -> int:  # parsed JSON is anything until this has read it
+    """A node's epoch, which frames carry in 64 bits. Raises one of UNREADABLE."""
+    return _within(value, 0)
+
+
+def _within(value: Any, least: int) -> int:
+    number = int(value)
+    if not least <= number < 1 << 64:
+        raise ValueError(f"a number from {least} to 64 bits expected")
+    return number
+
+
 def _tensor(facts: Any) -> TensorFacts:  # parsed JSON is anything until this has read it
-    return TensorFacts(text(facts["name"]), text(facts["dtype"]), tuple(int(dim) for dim in facts["dims"]))
+    return TensorFacts(text(facts["name"]), text(facts["dtype"]), tuple(_within(dim, -1) for dim in facts["dims"]))

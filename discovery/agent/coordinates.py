@@ -51,7 +51,7 @@ def parse_coordinates(entries: Any) -> tuple[tuple[str, Coordinate], ...]:  # pa
     found: list[tuple[str, Coordinate]] = []
     for entry in entries if isinstance(entries, list) else ():
         try:
-            told = entry["Coord"]
+            node, told = str(entry["Node"]), entry["Coord"]
             place = Coordinate(
                 tuple(float(part) for part in told["Vec"]),
                 float(told["Height"]),
@@ -62,5 +62,5 @@ def parse_coordinates(entries: Any) -> tuple[tuple[str, Coordinate], ...]:  # pa
             continue
         numbers = (*place.vector, place.height, place.adjustment, place.error)
         if all(isfinite(number) and abs(number) < _RTT_S_MAX for number in numbers):
-            found.append((str(entry["Node"]), place))
+            found.append((node, place))
     return tuple(found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from discovery.agent.coordinates import parse_coordinates
 from discovery.agent.faults import ConsulError, Fault
-from discovery.agent.last_good import load, usual_place
+from discovery.agent.last_good import fabric_of, load, usual_place
 from discovery.agent.meta import ListingReader
 from discovery.agent.watch import read_listing
 from discovery.consul import ConsulClient, parsed
@@ -120,7 +120,7 @@ def _rights(client: ConsulClient, settings: ConsulSettings) -> Iterator[Remark]:
             yield Remark(Weight.BROKEN, "acl", str(error))
         return  # an agent without this question: what follows asks for the list itself
     for (_, access, lack), one in zip(wanted, allowed if isinstance(allowed, list) else (), strict=False):
-        if not one.get("Allow"):
+        if not (isinstance(one, dict) and one.get("Allow")):
             weight = Weight.BROKEN if access == "read" else Weight.NOTE
             yield Remark(weight, "acl", f"{token} may not {lack}")
 
@@ -206,7 +206,7 @@ def _checks(client: ConsulClient, settings: ConsulSettings) -> Iterator[Remark]:
 
 def _start_without(settings: ConsulSettings) -> Iterator[Remark]:
     path = usual_place(settings)
-    stale = load(path) if path is not None else None
+    stale = load(path, fabric_of(settings)) if path is not None else None
     if stale is not None and stale.instances:
         yield Remark(
             Weight.NOTE, "consul",

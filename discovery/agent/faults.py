@@ -62,6 +62,7 @@ class Fault(Enum):
     REDIRECTED = "it sends us elsewhere, as a proxy or a web page does; give the address of the agent itself"
     NO_CONSUL = "what answers there is no Consul agent; give the agent's HTTP port (8500)"
     GARBLED = "its answer cannot be read; see whether a proxy stands between"
+    FORKED = "this process was forked after it connected; open the registry again in the child"
     BROKEN = "it failed; read the agent's log"
 
 
@@ -129,9 +130,11 @@ _RAISED: tuple[tuple[str, Fault], ...] = (
     (r"Connection refused", Fault.REFUSED),
     (r"No route to host|Network is unreachable", Fault.UNREACHABLE),
     (r"[Tt]imeout|timed out", Fault.TIMEOUT),
-    (r"BadStatusLine|UnknownProtocol|IncompleteRead|InvalidChunk|LineTooLong|HeaderParsing", Fault.NOT_HTTP),
+    (r"BadStatusLine|UnknownProtocol|LineTooLong|HeaderParsing", Fault.NOT_HTTP),
+    (r"IncompleteRead|InvalidChunk", Fault.RESET),
     (r"reset by peer|RemoteDisconnected|Connection aborted|Broken pipe|Bad file descriptor", Fault.RESET),
-    (r"TooManyRedirects", Fault.REDIRECTED),
+    (r"TooManyRedirects|InvalidURL|LocationParse|InvalidSchema|UnicodeDecodeError", Fault.REDIRECTED),
+    (r"InvalidHeader|more than \d+ bytes", Fault.GARBLED),
 )
 """(what an exception of the libraries says, the kind), first match wins."""
 

@@ -2,7 +2,8 @@
 
 It is written whole under another name and renamed, by one writer at a time, and at most once in a while; a disk that
 is full or read-only costs the file and nothing else. What is read from it is as old as it says, and the links find
-out who of it is still there: each checks id and epoch when it connects. This module never asks an agent. Read
+out who of it is still there: each checks id and epoch when it connects. A list of another fabric, another user's
+file and what is no file at all (a pipe would hold us up for ever) are no list. This module never asks an agent. Read
 `discovery/agent/watch.py` next.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import time
 from contextlib import suppress
@@ -43,7 +45,7 @@ def usual_place(settings: ConsulSettings) -> Path | None:
     if settings.last_good:
         return Path(settings.last_good).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    what = f"{settings.place}|{settings.service}|{settings.dc}|{settings.ns}|{settings.partition}"
+    what = f"{settings.place}|{fabric_of(settings)}"
     try:
         folder = Path(base).expanduser()
     except RuntimeError:  # a user without a home
@@ -51,9 +53,15 @@ def usual_place(settings: ConsulSettings) -> Path | None:
     return folder / "overspill" / f"consul-{sha256(what.encode()).hexdigest()[:16]}.json"
 
 
-def save(path: Path, instances: tuple[Instance, ...]) -> bool:
-    """Writes the list; False where it cannot be written."""
-    whole = {"format": FORMAT, "at_unix_s": time.time(), "instances": [instance_facts(one) for one in instances]}
+def fabric_of(settings: ConsulSettings) -> str:
+    """Whose list it is: one file that two fabrics share must not lead one's callers to the other's workers."""
+    return f"{settings.service}|{settings.dc}|{settings.ns}|{settings.partition}"
+
+
+def save(path: Path, instances: tuple[Instance, ...], fabric: str) -> bool:
+    """Writes the list of `fabric`; False where it cannot be written."""
+    facts = [instance_facts(one) for one in instances]
+    whole = {"format": FORMAT, "fabric": fabric, "at_unix_s": time.time(), "instances": facts}
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,15 +76,27 @@ def save(path: Path, instances: tuple[Instance, ...]) -> bool:
     return True
 
 
-def load(path: Path) -> LastGood | None:
-    """Reads the list; None where there is none, or none that this version understands. A half of one is none."""
+def load(path: Path, fabric: str) -> LastGood | None:
+    """Reads the list of `fabric`; None where there is none, or none that this version understands. Half of one is
+    none."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            return None
-        whole = json.loads(path.read_bytes())
-        if whole["format"] != FORMAT:
+        whole = json.loads(_own_bytes(path))
+        if whole["format"] != FORMAT or whole["fabric"] != fabric:
             return None
         instances = tuple(parse_instance(facts) for facts in whole["instances"])
         return LastGood(instances, max(0.0, time.time() - float(whole["at_unix_s"])))
     except (OSError, *UNREADABLE):
         return None
+
+
+def _own_bytes(path: Path) -> bytes:
+    """What a regular file of ours (or of root's) holds. Raises OSError, and ValueError for anything else."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe without a writer opens at once
+    try:
+        told = os.fstat(fd)
+        if not stat.S_ISREG(told.st_mode) or told.st_uid not in {0, os.geteuid()} or told.st_size > FILE_BYTES_MAX:
+            raise ValueError("it is no list of ours")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(FILE_BYTES_MAX)
+    finally:
+        os.close(fd)

@@ -20,7 +20,16 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from discovery.facts import UNREADABLE, models_facts, parse_cards, parse_models, parse_readiness
+from discovery.facts import (
+    UNREADABLE,
+    models_facts,
+    parse_address,
+    parse_cards,
+    parse_epoch,
+    parse_models,
+    parse_readiness,
+    text,
+)
 from discovery.instance import Instance, Readiness
 from fabric.errors import InvalidArgument, ProtocolError
 
@@ -97,14 +106,14 @@ def meta_of(instance: Instance) -> dict[str, str]:
         "rdma": instance.rdma, "rack": instance.rack, "devices": ",".join(instance.devices),
         "cards": _json(cards) if cards else "",
     }  # fmt: skip
-    for key, text in texts.items():
-        if text:
-            meta.update(_pieces(key, text))
+    for key, value in texts.items():
+        if value:
+            meta.update(_pieces(key, value))
     if instance.models:
-        text = _json(models_facts(instance.models))
-        models = _pieces("models", text)
+        told = _json(models_facts(instance.models))
+        models = _pieces("models", told)
         if len(meta) + len(models) > KEYS_MAX:
-            models = _pieces("packed", b64encode(zlib.compress(text.encode(), 9)).decode())
+            models = _pieces("packed", b64encode(zlib.compress(told.encode(), 9)).decode())
         meta.update(models)
     if len(meta) > KEYS_MAX:
         raise InvalidArgument(
@@ -118,11 +127,11 @@ def _json(facts: object) -> str:
     return json.dumps(facts, separators=(",", ":"))
 
 
-def _pieces(key: str, text: str) -> dict[str, str]:
-    if not text.isascii() or text.startswith('"'):
-        text = json.dumps(text)  # its pieces must end between characters
+def _pieces(key: str, told: str) -> dict[str, str]:
+    if not told.isascii() or told.startswith('"'):
+        told = json.dumps(told)  # its pieces must end between characters
     step = VALUE_BYTES_MAX
-    parts = [text[at : at + step] for at in range(0, len(text), step)]
+    parts = [told[at : at + step] for at in range(0, len(told), step)]
     return {f"{key}-{number}" if number else key: part for number, part in enumerate(parts)}
 
 
@@ -137,8 +146,8 @@ def _joined(meta: dict[str, str], key: str) -> str:
     return _plain("".join(parts))
 
 
-def _plain(text: str) -> str:
-    return str(json.loads(text)) if text.startswith('"') else text
+def _plain(told: str) -> str:
+    return text(json.loads(told) if told.startswith('"') else told)
 
 
 def parse_meta(meta: dict[str, str]) -> Instance:
@@ -158,15 +167,15 @@ def parse_meta(meta: dict[str, str]) -> Instance:
             raise ValueError("no node id")
         return Instance(
             node_id=node_id,
-            node_epoch=int(meta["epoch"]),
+            node_epoch=parse_epoch(meta["epoch"]),
             host_id=_joined(meta, "host"),
             readiness=parse_readiness(meta["readiness"]),
-            local=_joined(meta, "local"),
-            rpc=_joined(meta, "rpc"),
+            local=parse_address(_joined(meta, "local")),
+            rpc=parse_address(_joined(meta, "rpc")),
             rpc_tls=meta["tls"] == "1",
             devices=tuple(devices.split(",")) if devices else (),
             models=parse_models(json.loads(models)) if models else (),
-            rdma=_joined(meta, "rdma"),
+            rdma=parse_address(_joined(meta, "rdma")),
             rack=_joined(meta, "rack"),
             cards=parse_cards(json.loads(cards)) if cards else (),
         )

@@ -85,10 +85,12 @@ class ConsulRegistration:  # mutable: owns a thread and a client
     def update(self, instance: Instance) -> None:
         """Replaces the facts under the same id and epoch. Raises RegistryUnavailable; the old facts then stay."""
         assert instance.key == self._instance.key, "another life of a node needs a registration of its own"
+        if os.getpid() != self._pid:  # asked before the lock, which the parent's thread may have held
+            raise ConsulError(Fault.FORKED, self._settings.place)
         with self._lock:
             if self._stop.is_set():
                 raise RegistryUnavailable("the registration was closed before this update; register again")
-            if self._tenure.state is State.SUPERSEDED:
+            if self._tenure.state is State.SUPERSEDED or self._gave_way():
                 return  # the entry is another life's
             before, self._instance = self._instance, instance
             try:
@@ -149,8 +151,11 @@ class ConsulRegistration:  # mutable: owns a thread and a client
             if do is Do.ENTER:
                 self._enter(first=False)
                 return Event.ENTERED
-        except OverspillError as error:
+        except Exception as error:  # noqa: BLE001 - see below
+            # A fault of our own must not end the heartbeat, and so take a live node off the list.
             self._failures += 1
+            if not isinstance(error, OverspillError):
+                _log.exception("a beat of node %r failed", self._instance.node_id)
             if not self._failing and not self._stop.is_set():
                 _log.warning("%s; trying again within %g s", error, self._settings.times.heartbeat_s)
             self._failing = True
@@ -175,6 +180,17 @@ class ConsulRegistration:  # mutable: owns a thread and a client
             _log.warning("Consul at %s takes heartbeats again", self._settings.place)
         self._failing = False
         return Event.PASSED
+
+    def _gave_way(self) -> bool:
+        """Looks who holds the id before facts are written over it: a later life's beat would not notice. Raises
+        RegistryUnavailable."""
+        if self._look(self._client) is not Event.OTHERS:
+            return False
+        for event in (Event.REFRESH_DUE, Event.OTHERS):
+            asked = self._tenure.handle(event, time.monotonic())
+        assert asked == (Do.GIVE_WAY,), "the table says so"
+        self._do(Do.GIVE_WAY)
+        return True
 
     def _look(self, client: ConsulClient) -> Event:
         """Who holds the id at this agent now."""

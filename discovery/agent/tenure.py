@@ -28,6 +28,9 @@ class State(Enum):
     HELD = "held"
     LOOKING = "looking"
     ENTERING = "entering"
+    PROVING = "proving"
+    """Just made again: a check that is still unknown is no reason to make it once more at once, or an agent that
+    always says so (two behind one balancer) would be asked without end."""
     SUPERSEDED = "superseded"
 
 
@@ -72,7 +75,12 @@ TABLE: dict[State, dict[Event, tuple[State, tuple[Do, ...]]]] = {
         Event.FAILED: (State.HELD, (Do.RETRY,)),
     },
     State.ENTERING: {
-        Event.ENTERED: (State.HELD, (Do.PASS,)),
+        Event.ENTERED: (State.PROVING, (Do.PASS,)),
+        Event.FAILED: (State.HELD, (Do.RETRY,)),
+    },
+    State.PROVING: {
+        Event.PASSED: (State.HELD, (Do.REST,)),
+        Event.UNKNOWN: (State.HELD, (Do.RETRY,)),
         Event.FAILED: (State.HELD, (Do.RETRY,)),
     },
     State.SUPERSEDED: {},

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from discovery.catalogue import Guards
@@ -130,10 +131,21 @@ def _number(name: str, value: str) -> float:
     return number
 
 
+def _check_path(name: str, value: str) -> None:
+    try:
+        sound = not value or (value.isprintable() and Path(value).expanduser().name != "")
+    except RuntimeError:  # the home of somebody who is not there
+        sound = False
+    if not sound:
+        raise ConfigError(f"registry setting {name} is {value!r}, which names no file; give the path of a file")
+
+
 def _checked(settings: ConsulSettings) -> ConsulSettings:
     times = settings.times
     if not _SERVICE.fullmatch(settings.service):
         raise ConfigError(f"service {settings.service!r} is no DNS name; give letters, digits and hyphens, 64 at most")
+    for name in ("last_good", "token_file", "ca", "cert", "key"):
+        _check_path(name, getattr(settings, name))
     if bool(settings.cert) != bool(settings.key):
         raise ConfigError("mTLS to Consul needs both cert and key; give the missing file")
     if (settings.ca or settings.cert) and not settings.tls:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from discovery.agent.faults import ConsulError, Fault
 from discovery.agent.follower import Apply, Ask, Follower
-from discovery.agent.last_good import load, save, usual_place
+from discovery.agent.last_good import fabric_of, load, save, usual_place
 from discovery.agent.meta import ListingReader
 from discovery.agent.nearness import Nearness
 from discovery.catalogue import Answered, Catalogue, CatalogueStatistics, Failed
@@ -123,7 +123,7 @@ class ConsulWatch:  # mutable: owns a thread and a client
         try:
             answered, commands = self._ask(ask)
         except ConsulError as error:
-            stale = load(self._file) if self._file is not None else None
+            stale = load(self._file, fabric_of(self._settings)) if self._file is not None else None
             if stale is None or not stale.instances:
                 raise
             self._troubled(error)
@@ -153,6 +153,8 @@ class ConsulWatch:  # mutable: owns a thread and a client
         ask = self._follower.ask(ask, self._catalogue.look_again_s(time.monotonic()))
         try:
             answered, commands = self._ask(ask)
+            if not self._stop.is_set() and any(isinstance(command, Apply) for command in commands):
+                self._apply(answered)
         except ConsulError as error:
             if not self._stop.is_set():
                 self._troubled(error)
@@ -163,8 +165,6 @@ class ConsulWatch:  # mutable: owns a thread and a client
             _log.exception("an answer of %s could not be read", self._settings.place)
             self._catalogue.handle(Failed("an answer could not be read"), time.monotonic())
             return self._follower.failed(time.monotonic())
-        if not self._stop.is_set() and any(isinstance(command, Apply) for command in commands):
-            self._apply(answered)
         return commands
 
     def _ask(self, ask: Ask) -> tuple[Answered, tuple[Command, ...]]:
@@ -205,6 +205,7 @@ class ConsulWatch:  # mutable: owns a thread and a client
             return
         if answer.filtered or hidden(self._client, self._settings):
             self._hidden_refused += 1
+            self._client.renew_token()
             raise ConsulError(Fault.FILTERED, self._settings.place)
 
     def _apply(self, answered: Answered) -> None:
@@ -230,7 +231,7 @@ class ConsulWatch:  # mutable: owns a thread and a client
         if self._saved_at is None or now - self._saved_at >= due_s:
             self._saved_at = now
             self._unsaved = False
-            if not save(self._file, self._catalogue.instances):
+            if not save(self._file, self._catalogue.instances, fabric_of(self._settings)):
                 self._saves_failed += 1
                 if self._saves_failed == 1:
                     _log.warning("the last good list cannot be written to %s; callers cannot start from it", self._file)

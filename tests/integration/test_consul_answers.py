@@ -46,6 +46,8 @@ class Scripted:
         self.raw: bytes | None = None
         self.known_checks = True
         self.asked: list[str] = []
+        self.tokens: list[str] = []
+        self.holder: bytes | None = None
         self._changed = threading.Condition()
         scripted = self
 
@@ -55,6 +57,7 @@ class Scripted:
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 scripted.asked.append(f"{self.command} {self.path}")
+                scripted.tokens.append(self.headers.get("X-Consul-Token", ""))
                 status, body = scripted.answer(self.path)
                 self.send_response(status)
                 self.send_header("X-Consul-Index", str(scripted.index))
@@ -87,7 +90,7 @@ class Scripted:
             self.known_checks = True
             return 200, b""
         if path.startswith("/v1/agent/service/a"):
-            return 404, b'unknown service ID: "a"'
+            return (404, b'unknown service ID: "a"') if self.holder is None else (200, self.holder)
         if path.startswith("/v1/internal/acl/authorize"):
             return 401, b"ACL support disabled"
         return 200, b""

@@ -253,6 +253,9 @@ def test_doctor_explains_entries(guarded: Guarded) -> None:
         ("https://h?cert=x", "both cert and key"),
         ("http://h?ca=x", "a port of its own"),
         ("http://h?token_file=/none", "cannot be read"),
+        ("http://h?last_good=/", "names no file"),
+        ("http://h?last_good=%00x", "names no file"),
+        ("http://h?last_good=~nobody-of-that-name/x", "names no file"),
     ],
 )
 def test_urls_that_cannot_work(rest: str, mend: str) -> None:

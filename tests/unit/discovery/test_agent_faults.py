@@ -67,6 +67,8 @@ def test_answers(status: int, body: str, fault: Fault | None) -> None:
         ("SSLError: … [SSL: CERTIFICATE_VERIFY_FAILED] … self-signed certificate", Fault.UNTRUSTED),
         ("SSLError: … [SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] …", Fault.NEEDS_CERT),
         ("ConnectionError: … BadStatusLine: \x16\x03", Fault.NOT_HTTP),
+        ("ChunkedEncodingError: … IncompleteRead(2 bytes read, 98 more expected)", Fault.RESET),
+        ("ValueError: the answer has more than 268435456 bytes", Fault.GARBLED),
         ("TooManyRedirects: Exceeded 0 redirects.", Fault.REDIRECTED),
         ("ZeroDivisionError: division by zero", Fault.BROKEN),
     ],

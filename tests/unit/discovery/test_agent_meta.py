@@ -67,7 +67,13 @@ def test_round_trip() -> None:
 texts = st.text(max_size=1200).filter(lambda text: text.strip() == text)
 
 
-@given(texts.filter(bool), texts, texts, st.integers(0, 2**63), st.sampled_from(Readiness))
+@given(
+    texts.filter(bool),
+    texts.filter(lambda path: "\0" not in path),
+    texts,
+    st.integers(0, 2**63),
+    st.sampled_from(Readiness),
+)
 def test_any_text_survives(node: str, local: str, refused: str, epoch: int, readiness: Readiness) -> None:
     one = replace(instance(node, epoch, readiness), local=local, models=(replace(ETR, refused=refused),), rack='"odd')
     meta = meta_of(one)
@@ -129,6 +135,22 @@ def test_checks_have_the_last_word(status: str, more: str, told: Readiness, expe
     extra = ({"CheckID": more, "Name": more, "Status": "critical", "Output": "down"},) if more else ()
     found = read(entry(instance("a", readiness=told), status, more=extra))
     assert [one.readiness for one in found] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"epoch": "9" * 400}, {"epoch": "-1"}, {"epoch": str(2**64)}, {"epoch": "x"}, {"node": '"\\ud800"'},
+        {"node": "\ud800"}, {"rpc": '"\\ud800:80"'}, {"rpc": '"a\\u0000:80"'}, {"local": "/tmp/\0"},
+        {"rdma": '"\\u0000"'}, {"devices": '"\\udfff"'}, {"cards": '[{"model":"x","memory_bytes":-1}]'},
+        {"models": json.dumps([{"name": "\ud800", "version": "1", "idempotent": True, "inputs": [], "outputs": []}])},
+    ],
+)  # fmt: skip
+def test_values_that_would_fail_whoever_uses_them_are_garbled(garbage: dict[str, str]) -> None:
+    """Half a character, a zero byte in an address, a number that no frame can carry."""
+    assert parse_meta(meta_of(FULL)) == FULL
+    with pytest.raises(ProtocolError, match="deregister it"):
+        parse_meta(meta_of(FULL) | garbage)
 
 
 def test_one_bad_entry_poisons_nothing() -> None:

@@ -178,6 +178,18 @@ def test_a_forgotten_entry_is_made_again_at_once() -> None:
     assert made.reentries == 1
 
 
+def test_an_agent_that_never_knows_the_check_is_asked_once_a_beat() -> None:
+    """Two agents behind one balancer: the check is made at one and renewed at the other."""
+    made = held()
+    asked, steps = made.beat(3.0), 0
+    while asked:
+        event = {Do.PASS: Event.UNKNOWN, Do.LOOK: Event.NOBODYS, Do.ENTER: Event.ENTERED}[asked[0]]
+        asked, steps = made.handle(event, 3.0), steps + 1
+        assert steps < 10, "without end"
+    assert 3.0 <= made.due_s <= 3.0 + TIMES.heartbeat_s
+    assert made.beat(made.due_s) == (Do.PASS,)
+
+
 def test_a_new_life_takes_over_for_good() -> None:
     made = held()
     made.beat(3.0)
