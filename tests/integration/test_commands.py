@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -116,17 +117,20 @@ def test_the_asynchronous_client_of_the_readme(node: NodeProcess) -> None:
 
 
 def test_the_shell_of_the_readme(node: NodeProcess, folder: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    line = next(line for line in text.splitlines() if "overspill call double" in line)
-    words = line.partition("`overspill ")[2].partition("`")[0]
+    text = block("sh", "overspill call double")
     for old, new in (
         (f"dir:{REGISTRY}", node.registry),
         ("in.npz", str(folder / "in.npz")),
         ("out.npz", str(folder / "out.npz")),
     ):
-        assert old in words
-        words = words.replace(old, new)
-    done = run(*words.split())
+        assert old in text
+        text = text.replace(old, new)
+    make, call = text.splitlines()
+    made = subprocess.run(
+        [sys.executable, *shlex.split(make)[1:]], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    done = run(*shlex.split(call)[1:])
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("double: y[4] from a over ")
