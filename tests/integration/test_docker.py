@@ -238,6 +238,7 @@ def test_a_killed_node_and_a_killed_consul_leader_fail_no_request(deployment: De
         assert counts["failed"] == []
 
 
+@pytest.mark.long  # the short form, with nodes as plain processes, is in test_consul_router.py
 def test_rolling_all_nodes_fails_no_request(deployment: Deployment) -> None:
     with sending(deployment) as load_:
         for node in NODES:
