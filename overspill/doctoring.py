@@ -124,7 +124,8 @@ def _knock(node_id: str, address: str) -> Finding:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_TIMEOUT_S):
             return Finding(Grade.OK, node_id, f"{address} accepts connections")
     except (OSError, ValueError) as error:
-        return Finding(Grade.BROKEN, node_id, f"{address} does not answer ({error}); start the node, or open the port")
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        return Finding(Grade.BROKEN, node_id, f"{address} does not answer ({why}); start the node, or open the port")
 
 
 def repository_findings(folder: str) -> list[Finding]:

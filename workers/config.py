@@ -132,7 +132,7 @@ def _read(file: str) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read ({error.strerror}); give a file of settings") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is no TOML: {error}") from None
+        raise ConfigError(f"{file} is no TOML: {error}; mend it there, text needs quotes") from None
 
 
 def _checked(settings: dict[str, object]) -> NodeConfig:

@@ -49,7 +49,7 @@ DOCTOR: dict[str, tuple[tuple[str, ...], str]] = {
     "registry without a node": (("--registry", "dir:{tmp}"), "start one with"),
     "registry that is none": (("--registry", "what"), "give dir:PATH"),
     "models that are not there": (("--models", "{tmp}/none"), "give a folder of models"),
-    "node that does not answer": (("--registry", "static:127.0.0.1:1"), "does not answer"),
+    "node that does not answer": (("--registry", "static:127.0.0.1:1"), "does not answer (Connection refused);"),
 }
 
 
