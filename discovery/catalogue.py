@@ -2,9 +2,11 @@
 
 An answer that lacks somebody is weak news: a wiped folder, an agent that lost its data or a filter give empty lists
 too. So an empty answer changes nothing until it has been repeated for `empty_grace_s`, and one that drops more than
-half of the list until a second read at least `confirm_s` later agrees. A failed read changes nothing, ever. Where a
-registry *knows* that a life of a node ended (its process is dead) it says so in `gone`, and no guard delays that.
-Every registry's watch uses this; it never reads a registry itself. Read `discovery/directory.py` next.
+half of the list until a second read at least `confirm_s` later agrees. A life that is listed as `silent` may be the
+registry's own stall, which heard nobody: it stays for `silent_grace_s`, so that it can be heard again. A failed read
+changes nothing, ever. Where a registry *knows* that a life of a node ended (its process is dead) it says so in `gone`,
+and no guard delays that. Every registry's watch uses this; it never reads a registry itself. Read
+`discovery/directory.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -28,6 +30,8 @@ class Guards:
 
     empty_grace_s: float = 5.0
     confirm_s: float = 1.0
+    silent_grace_s: float = 4.5
+    """One heartbeat and a half: who is alive was heard again by then. Links notice a death in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Answered:
     instances: tuple[Instance, ...]
     gone: frozenset[Key] = frozenset()
     age_s: float = 0.0
+    silent: frozenset[Key] = frozenset()
+    """Lives that are listed, but were not heard for their time to live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class Catalogue:  # mutable: it is the state that answers change
         self._empty_since: float | None = None
         self._doubted: frozenset[Key] = frozenset()
         self._doubted_since = 0.0
+        self._silent_since: dict[Key, float] = {}
         self._answers = self._failures = self._empty_refused = self._shrinks_refused = 0
 
     @property
@@ -83,11 +90,12 @@ class Catalogue:  # mutable: it is the state that answers change
     def look_again_s(self, now: float) -> float | None:
         """How soon a read could settle what is held back; None where nothing is. A registry that answers only when
         something changes must be asked by then."""
+        due_at = [since + self._guards.silent_grace_s for since in self._silent_since.values()]
         if self._empty_since is not None and self._known:
-            return max(0.0, self._empty_since + self._guards.empty_grace_s - now)
-        if self._doubted:
-            return max(0.0, self._doubted_since + self._guards.confirm_s - now)
-        return None
+            due_at.append(self._empty_since + self._guards.empty_grace_s)
+        elif self._doubted:
+            due_at.append(self._doubted_since + self._guards.confirm_s)
+        return max(0.0, min(due_at) - now) if due_at else None
 
     def statistics(self) -> CatalogueStatistics:
         """What was counted."""
@@ -106,7 +114,8 @@ class Catalogue:  # mutable: it is the state that answers change
             self._empty_since = None
         elif self._empty_since is None:
             self._empty_since = now
-        missing = [known for node_id, known in self._known.items() if node_id not in listed]
+        held = self._held(event.silent, now)
+        missing = [known for node_id, known in self._known.items() if node_id not in listed and known.key not in held]
         over = {known.key for known in missing if known.key in event.gone}
         over |= self._believed({known.key for known in missing} - over, len(self._known) - len(over), now)
         changes: list[Change] = []
@@ -115,6 +124,13 @@ class Catalogue:  # mutable: it is the state that answers change
             changes.append(Remove(node_id, epoch))
         changes += self._enter(listed)
         return tuple(changes)
+
+    def _held(self, silent: frozenset[Key], now: float) -> set[Key]:
+        """Those of the known who are silent, and not for long enough to be believed gone."""
+        known = {one.key for one in self._known.values()} & silent if silent else set()
+        first = {key: self._silent_since.get(key, now) for key in known}
+        self._silent_since = {key: at for key, at in first.items() if now - at < self._guards.silent_grace_s}
+        return set(self._silent_since)
 
     def _enter(self, listed: dict[str, Instance]) -> list[Change]:
         removed: list[Change] = []

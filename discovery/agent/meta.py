@@ -42,6 +42,8 @@ KEYS_MAX = 64
 """Both are Consul's own limits (its documentation of services, and measured)."""
 _UNPACKED_BYTES_MAX = 1 << 20
 _SAFE_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
+HEARTBEAT = "heartbeat"
+"""Name of our check."""
 MAINTENANCE = ("_service_maintenance", "_node_maintenance")
 
 
@@ -65,7 +67,7 @@ def registration(instance: Instance, settings: ConsulSettings) -> str:
     # A dict of our own: py-consul's TTL check cannot say when an entry is to be reaped.
     check = {
         "CheckID": check_id(instance),
-        "Name": "heartbeat",
+        "Name": HEARTBEAT,
         "TTL": f"{times.ttl_s:g}s",
         "Status": "passing" if status_word(instance) == "pass" else "warning",
         "DeregisterCriticalServiceAfter": f"{times.reap_s:g}s",
@@ -194,6 +196,8 @@ class Listing:
     """Entries that a critical check keeps out, each as a sentence."""
     unreadable: tuple[str, ...]
     """Ids of entries that are none of ours, or are garbled."""
+    silent: tuple[tuple[str, int], ...] = ()
+    """(node id, epoch) of those whose heartbeat alone keeps them out: an agent that stalls hears nobody."""
 
 
 class ListingReader:  # mutable: remembers what it has read, so that a long list in motion is cheap
@@ -212,6 +216,7 @@ class ListingReader:  # mutable: remembers what it has read, so that a long list
         places: list[tuple[str, str]] = []
         critical: list[str] = []
         unreadable: list[str] = []
+        silent: list[tuple[str, int]] = []
         for entry in entries:
             try:
                 place, service = str(entry["Node"]["Node"]), entry["Service"]
@@ -226,11 +231,13 @@ class ListingReader:  # mutable: remembers what it has read, so that a long list
                 unreadable.append(f"{key[1]} on {place}")
             elif word.startswith("critical"):
                 critical.append(f"{instance.node_id} on {place} is {word}")
+                if word.startswith(f"critical: {HEARTBEAT}:"):
+                    silent.append(instance.key)
             else:
                 instances.append(_as_told(instance, word))
                 places.append((instance.node_id, place))
         self._seen = seen
-        return Listing(tuple(instances), tuple(places), tuple(critical), tuple(unreadable))
+        return Listing(tuple(instances), tuple(places), tuple(critical), tuple(unreadable), tuple(silent))
 
     def _instance(self, key: tuple[str, str], meta: dict[str, str]) -> Instance | None:
         before = self._seen.get(key)

@@ -180,6 +180,14 @@ def test_unknown_keys_are_ignored() -> None:
     assert read(later) == (instance("a"),)
 
 
+def test_only_a_heartbeat_that_is_critical_is_silence() -> None:
+    beat, other = entry(FULL), entry(FULL)
+    beat["Checks"] = [{"CheckID": "x", "Name": "heartbeat", "Status": "critical", "Output": "TTL expired"}]
+    other["Checks"] = [{"CheckID": "x", "Name": "disk", "Status": "critical", "Output": "full"}]
+    assert ListingReader().read([beat]).silent == (FULL.key,)
+    assert ListingReader().read([other]).silent == ()
+
+
 def test_changed_meta_is_read_again() -> None:
     reader = ListingReader()
     assert reader.read([entry(instance("a"))]).instances == (instance("a"),)

@@ -56,6 +56,27 @@ def test_one_of_two_is_removed_at_once() -> None:
     assert full("a", "b").handle(answered("a"), 1.0) == (Remove("b", 1),)
 
 
+def test_silence_is_believed_when_it_lasts() -> None:
+    """A registry that stalled hears nobody for a while: then half of a fleet is silent, and alive."""
+    catalogue = full("a", "b")
+    silent = Answered((instance("a"),), silent=frozenset({("b", 1), ("stranger", 1), ("a", 9)}))
+    assert catalogue.handle(silent, 1.0) == ()
+    assert catalogue.look_again_s(1.0) == GUARDS.silent_grace_s
+    assert catalogue.handle(answered("a", "b"), 3.0) == ()
+    assert catalogue.look_again_s(3.0) is None
+    assert catalogue.handle(silent, 4.0) == ()
+    assert catalogue.handle(silent, 4.0 + GUARDS.silent_grace_s - 0.1) == ()
+    assert catalogue.handle(silent, 4.0 + GUARDS.silent_grace_s) == (Remove("b", 1),)
+    assert catalogue.look_again_s(9.0) is None
+
+
+def test_a_life_that_is_over_is_not_held_for_its_silence() -> None:
+    catalogue = full("a", "b")
+    assert catalogue.handle(Answered((instance("a"),), silent=frozenset({("b", 7)})), 1.0) == (Remove("b", 1),)
+    silent = Answered((instance("a", 2),), silent=frozenset({("a", 1)}))
+    assert catalogue.handle(silent, 2.0) == (Remove("a", 1), Insert(instance("a", 2)))
+
+
 def test_failure_keeps_all_without_limit() -> None:
     catalogue = full("a")
     assert catalogue.handle(Failed("gone"), 1e6) == ()
