@@ -84,10 +84,11 @@ class ConsulClient:  # mutable: owns connections
 
     def interrupt(self) -> None:
         """Ends the call that is under way, and all later ones, with a ConsulError. Safe from any thread, and twice."""
+        if os.getpid() != self._pid:
+            return  # a connection that a fork inherited is still the parent's, and so may the lock be
         with self._lock:
             self._ended = True
-            # A connection that was inherited by a fork is still the parent's.
-            if self._socket is not None and os.getpid() == self._pid:
+            if self._socket is not None:
                 with suppress(OSError):  # it may be closed by now
                     # Not the method of an SSLSocket, which would take the session from under the thread that reads.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)

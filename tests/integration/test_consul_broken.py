@@ -26,6 +26,7 @@ from tests.integration.test_consul_answers import Scripted, entry
 from tests.unit.discovery.sample import instance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SOON_S = 20.0
@@ -162,26 +163,43 @@ def test_an_older_life_never_writes_over_a_newer_one() -> None:
         assert old.statistics().superseded
 
 
+def in_child(work: Callable[[], None]) -> int:
+    """Runs it in a forked child, for so long at most; returns the child's exit status."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except RegistryUnavailable as error:
+            os._exit(3 if "forked" in str(error) else 1)
+        finally:
+            os._exit(2)
+    end_s = time.monotonic() + SOON_S
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > end_s:
+            os.kill(pid, 9)
+        time.sleep(0.02)
+    return os.waitstatus_to_exitcode(ended[1])
+
+
 def test_a_forked_child_never_speaks_on_its_parents_connection() -> None:
     with Scripted() as agent, closing(ConsulRegistry(agent.settings).register(instance("a"))) as registration_:
-        asked = len(agent.asked)
         with registration_._lock:  # as in the middle of a beat
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    registration_.update(instance("a"))
-                except RegistryUnavailable as error:
-                    registration_.close()
-                    os._exit(0 if "forked" in str(error) else 1)
-                finally:
-                    os._exit(2)
-            end_s = time.monotonic() + SOON_S
-            while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
-                if time.monotonic() > end_s:
-                    os.kill(pid, 9)
-                time.sleep(0.02)
-        assert os.waitstatus_to_exitcode(ended[1]) == 0
-        assert not any("deregister" in one for one in agent.asked[asked:])
+            assert in_child(lambda: registration_.update(instance("a"))) == 3
+        assert in_child(registration_.close) == 0
+        assert not any("deregister" in one for one in agent.asked)
+
+
+def test_a_forked_child_closes_a_watch_and_its_parents_goes_on() -> None:
+    with Scripted() as agent:
+        agent.entries = [entry(instance("a"))]
+        told = Told()
+        with closing(ConsulRegistry(agent.settings).watch(told)) as watch:
+            with watch._client._lock:  # as where a read just begins
+                assert in_child(watch.close) == 0
+            agent.entries.append(entry(instance("b")))
+            agent.change()
+            told.wait(lambda changes: Insert(instance("b")) in changes, SOON_S)
 
 
 @pytest.fixture(params=["pipe", "device", "folder", "another's", "cut"])
