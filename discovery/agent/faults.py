@@ -62,6 +62,7 @@ class Fault(Enum):
     REDIRECTED = "it sends us elsewhere, as a proxy or a web page does; give the address of the agent itself"
     NO_CONSUL = "what answers there is no Consul agent; give the agent's HTTP port (8500)"
     GARBLED = "its answer cannot be read; see whether a proxy stands between"
+    DISK = "the agent's disk is full or read-only, so it takes no entries; make room for its data_dir"
     FORKED = "this process was forked after it connected; open the registry again in the child"
     BROKEN = "it failed; read the agent's log"
 
@@ -89,6 +90,7 @@ _ANSWERS: tuple[tuple[tuple[int, ...], str, Fault], ...] = (
     ((404, 500), r"(?i:unknown (check|service))|does not have associated TTL", Fault.UNKNOWN_CHECK),
     ((404,), r"", Fault.NO_CONSUL),
     ((429,), r"", Fault.TOO_MANY),
+    ((500,), r"no space left|read-only file system|quota exceeded|failed persist", Fault.DISK),
     ((500, 503), r"ACL not found", Fault.ACL_UNKNOWN),
     ((500, 503), r"Permission denied", Fault.DENIED),
     ((500, 503), r"No path to datacenter", Fault.UNKNOWN_DC),

@@ -23,6 +23,7 @@ ENTERPRISE = 'Bad request: Invalid query parameter: "ns" - Namespaces are a Cons
         (403, "ACL not found", Fault.ACL_UNKNOWN),
         (403, "Permission denied: Missing service:write on overspill", Fault.DENIED),
         (401, "ACL support disabled", Fault.NO_ACL),
+        (500, "write /data/checks/b1d1-969f: no space left on device", Fault.DISK),
         (500, "No cluster leader", Fault.NO_LEADER),
         (500, "No known Consul servers", Fault.NO_LEADER),
         (500, "rpc error making call: EOF", Fault.NO_LEADER),
