@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.contract.world import Bytes
 
-pytestmark = pytest.mark.guests(2)
+pytestmark = [pytest.mark.guests(2), pytest.mark.long]
 BROKEN_S = 20.0
 """The NIC gives a silent peer up after 1.9 s (tests/softroce/worlds.py); ten times that beside busy neighbours."""
 AGAIN_S = 60.0
