@@ -76,7 +76,10 @@ def test_a_pending_task_is_named() -> None:
 
 def test_a_child_is_named_alive_and_dead() -> None:
     before = leaks.take()
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()  # so it has begun: a process has no command line for a moment
+    child.stdout.close()
     alive = [line for line in leaks.compare(before, leaks.take()) if line.startswith("child")]
     assert child.stdin is not None
     child.stdin.close()
