@@ -93,6 +93,13 @@ def wait_until(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it ended since it was listed
+        return b""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningNode:
     """One node: its process, its log, and what its models wrote."""
@@ -117,7 +124,7 @@ class RunningNode:
         found = []
         for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
             found += [int(pid) for pid in task.read_text().split()]
-        return [pid for pid in found if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in found if module.encode() in _command_line(pid)]
 
     def ran(self) -> list[int]:
         """The numbers that models wrote, once for each run."""
