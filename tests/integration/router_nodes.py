@@ -146,8 +146,9 @@ class Nodes:
         """SIGKILLs the children of a node that run models."""
         pid = self._processes[name].pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if b"executor" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
+            with suppress(OSError):  # it ended since it was listed
+                if b"executor" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
 
     def stop(self, name: str) -> None:
         """SIGSTOPs all processes of a node, itself first: it would take a stopped executor for a broken one."""
