@@ -84,7 +84,7 @@ def registration(instance: Instance, settings: ConsulSettings) -> str:
 
 
 def status_word(instance: Instance) -> str:
-    """What the heartbeat says: `warn` for a node that is not whole, such as one whose rdma is down while rpc works."""
+    """What the heartbeat says: `warn` for a node that is not whole. A node without rdma counts as whole so far."""
     return "warn" if instance.readiness in {Readiness.DEGRADED, Readiness.STARTING} else "pass"
 
 

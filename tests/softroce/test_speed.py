@@ -53,7 +53,7 @@ def run_bare(case: str, count: int) -> list[float]:
 
 
 @pytest.mark.long
-@pytest.mark.xfail(reason="missed: 7.4 ms against 0.85 ms, 8.7 times; a call passes three Python processes, not two")
+@pytest.mark.xfail(reason="missed: 7.4 ms against 0.85 ms, 8.7 times; why is not known yet")
 def test_a_small_call_costs_three_bare_round_trips_at_most(world: RdmaWorld, body: Bytes) -> None:
     caller = BlockingCaller()
     bare_s, ours_s = [], []
@@ -73,7 +73,7 @@ def test_a_small_call_costs_three_bare_round_trips_at_most(world: RdmaWorld, bod
 
 
 @pytest.mark.long
-@pytest.mark.xfail(reason="missed: 38 MB/s against 79 MB/s, 49 %; the node's and the port's Python share its one CPU")
+@pytest.mark.xfail(reason="missed: 38 MB/s against 79 MB/s, 49 %; why is not known yet")
 def test_a_stream_of_large_calls_keeps_up_with_bare_writes(world: RdmaWorld, body: Bytes) -> None:
     """The node reads 64 bytes of each input and answers 64: what is compared is the way there."""
     caller = BlockingCaller()
