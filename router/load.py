@@ -33,7 +33,8 @@ class Page(NamedTuple):  # made for each read
 
 
 class Dispatch:  # mutable: ends once
-    """One request of ours that a worker has. `work_ms` is what it is predicted to compute there."""
+    """One request of ours that a worker has. `work_ms` is what it is predicted to compute there; nothing once a report
+    came that leaves it out."""
 
     __slots__ = ("number", "work_ms")
 
@@ -104,6 +105,8 @@ class WorkAhead:  # mutable: report and log of one life of one worker
                 self._sent = accepted
         else:
             accepted = self._accepted
+        if of is not None:
+            of.work_ms = 0.0  # a node leaves the request that it answers out of the report: nothing is to be taken off
         unseen_ms = 0.0
         for dispatch in reversed(self._out):
             if dispatch.number <= accepted:

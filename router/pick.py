@@ -150,11 +150,14 @@ def _sampled(
     if len(remote) <= sample:
         return [worker for worker in remote if _usable(worker, avoid, excluded, now)]
     found: list[Worker] = []
-    left = list(range(len(remote)))
+    # A shuffle that notes only the places it moved: a list of all of them would cost each pick the whole fleet.
+    moved: dict[int, int] = {}
+    left = len(remote)
     while left and len(found) < sample:
-        at = int(rng.random() * len(left))
-        left[at], left[-1] = left[-1], left[at]
-        worker = remote[left.pop()]
+        at = int(rng.random() * left)
+        left -= 1
+        worker = remote[moved.get(at, at)]
+        moved[at] = moved.get(left, left)
         if _usable(worker, avoid, excluded, now):
             found.append(worker)
     return found

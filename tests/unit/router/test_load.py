@@ -26,6 +26,24 @@ def test_a_report_from_before_a_burst_leaves_the_burst_counted() -> None:
     assert ahead.wait_ms(0.0)[0] == 0.0
 
 
+def test_the_report_of_an_answer_leaves_its_request_out_so_that_nothing_is_taken_off_twice() -> None:
+    ahead = WorkAhead()
+    mine = ahead.sent(30.0)
+    ahead.reported(Load(1, 1, 100_000, 1), 0.0, mine)  # 100 ms of others, as the node counts it without this request
+    ahead.ended(mine)
+    assert ahead.wait_ms(0.0) == (pytest.approx(100.0), 0.0)
+
+
+def test_a_request_that_a_later_report_still_holds_is_taken_off_when_it_ends() -> None:
+    ahead = WorkAhead()
+    slow, quick = ahead.sent(30.0), ahead.sent(10.0)
+    ahead.reported(Load(2, 2, 30_000, 2), 0.0, quick)  # handed over while the slow one ran beside it
+    ahead.ended(quick)
+    assert not ahead.reported(Load(1, 1, 0, 2), 0.0, slow)
+    ahead.ended(slow)
+    assert ahead.wait_ms(0.0) == (0.0, 0.0)
+
+
 def test_an_old_report_that_comes_late_changes_nothing() -> None:
     ahead = WorkAhead()
     ahead.sent(1.0)
