@@ -19,9 +19,9 @@ from typing import Any
 
 from fabric import frame
 from tests.benchmarks import local, rpc_probe
-from tests.benchmarks.calibrators import doorbell, memcpy_us
+from tests.benchmarks.calibrators import bare_echo, doorbell, memcpy_us
 from tests.benchmarks.table import Goal, as_json, as_text, medians
-from tests.benchmarks.timing import ROUNDS, Figure, p50_us
+from tests.benchmarks.timing import ROUNDS, Figure, p50_each_us, p50_us
 
 SIZES = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
 SMALL, MEDIUM, LARGE = 64, 1 << 20, 16 << 20
@@ -57,10 +57,20 @@ def main() -> int:
     return 0
 
 
+BARE = ("bare copies, leased input", "bare copies, plain input")
+"""What an echo costs between two processes that look for each other's work all the time: copies and nothing else."""
+
+
 def calibrate(rounds: int, seconds: float) -> list[Figure]:
     with doorbell() as ring:
         found = [Figure("bare doorbell", SMALL, p50_us(ring, seconds)) for _ in range(rounds)]
-    return found + [Figure("memcpy", size, memcpy_us(size, seconds)) for size in SIZES for _ in range(rounds)]
+    for size in SIZES:
+        found += [Figure("memcpy", size, memcpy_us(size, seconds)) for _ in range(rounds)]
+        with bare_echo(size) as calls:
+            for _ in range(rounds):
+                timed = p50_each_us(calls, seconds)
+                found += [Figure(name, size, p50) for name, p50 in zip(BARE, timed, strict=True)]
+    return found
 
 
 def triton(python: str, rounds: int, seconds: float) -> list[Figure]:

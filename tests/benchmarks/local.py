@@ -9,7 +9,7 @@ import numpy as np
 
 from overspill import Router
 from tests.benchmarks.nodes import running_node
-from tests.benchmarks.timing import Figure, p50_us, per_second
+from tests.benchmarks.timing import Figure, p50_each_us, per_second
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,15 +33,16 @@ def figures(sizes: list[int], seconds: float, rounds: int) -> list[Figure]:
 
 def _one_size(router: Router, size: int, seconds: float) -> list[Figure]:
     plain = np.ones(size // 4, np.float32)
-    found = []
-    for model in ("touch", "echo"):
-        with router.prepare(model, rows=size // 4) as leased:
+    with router.prepare("touch", rows=size // 4) as touch, router.prepare("echo", rows=size // 4) as echo:
+        for leased in (touch, echo):
             leased["x"][:] = 1.0
-            timed = p50_us(lambda leased=leased: leased.infer(timeout_s=TIMEOUT_S).close(), seconds)
-            found.append(Figure(f"local {model}, leased input", size, timed))
-    timed = p50_us(lambda: router.infer("echo", {"x": plain}, timeout_s=TIMEOUT_S).close(), seconds)
-    found.append(Figure("local echo, plain input", size, timed))
-    return found
+        calls = {
+            "local touch, leased input": lambda: touch.infer(timeout_s=TIMEOUT_S).close(),
+            "local echo, leased input": lambda: echo.infer(timeout_s=TIMEOUT_S).close(),
+            "local echo, plain input": lambda: router.infer("echo", {"x": plain}, timeout_s=TIMEOUT_S).close(),
+        }
+        timed = p50_each_us(tuple(calls.values()), seconds)
+    return [Figure(name, size, p50) for name, p50 in zip(calls, timed, strict=True)]
 
 
 def _client(registry: str) -> Callable[[], object]:
