@@ -62,6 +62,8 @@ def parse_models(facts: Any) -> tuple[ModelFacts, ...]:  # parsed JSON is anythi
             inputs=tuple(_tensor(tensor) for tensor in model["inputs"]),
             outputs=tuple(_tensor(tensor) for tensor in model["outputs"]),
             refused=text(model.get("refused", "")),
+            state=text(model.get("state", "")),
+            note=text(model.get("note", "")),
         )
         for model in facts
     )

@@ -33,7 +33,10 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model that a node offers, or refused to load (then `refused` says why and it takes no requests)."""
+    """One model that a node offers, or that takes no requests there, then `refused` says why.
+
+    `state` is empty for one that simply serves; else `loading`, `reloading` (the old version serves meanwhile),
+    `unloading`, `unloaded` or `refused`. `note` tells of one that serves why its last reload failed."""
 
     name: str
     version: str
@@ -41,6 +44,8 @@ class ModelFacts:
     inputs: tuple[TensorFacts, ...]
     outputs: tuple[TensorFacts, ...]
     refused: str = ""
+    state: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ FDS_WANTED = 4096
 """Each tenant socket takes one descriptor in the node and one in each executor; 1024 would stop a busy node early."""
 
 _GRADES = {"fine": Grade.OK, "note": Grade.NOTE, "broken": Grade.BROKEN}
+AS_ASKED = frozenset({"unloaded", "unloading"})
+"""States of a model that takes no requests because somebody wanted it so."""
 
 
 def machine_findings() -> Iterator[Finding]:
@@ -110,7 +112,7 @@ def registry_findings(url: str) -> list[Finding]:
     many = "node" if len(instances) == 1 else "nodes"
     findings.append(Finding(Grade.OK, "registry", f"{url} answers with {len(instances)} {many}"))
     for instance in instances:
-        refused = [model for model in instance.models if model.refused]
+        refused = [model for model in instance.models if model.refused and model.state not in AS_ASKED]
         findings += [Finding(Grade.BROKEN, f"{instance.node_id}/{model.name}", model.refused) for model in refused]
         findings.append(_knock(instance.node_id, instance.rpc))
     return findings

@@ -16,6 +16,7 @@ from fabric.errors import DeadlineExceeded, Draining, Fate, InvalidArgument, Mod
 from fabric.frame import NO_SLOT
 from workers.job import Job, JobState
 from workers.speed import ModelSpeed
+from workers.statistics import REJECTED, ModelTally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,9 +44,9 @@ RESENDS_MAX: Final = 64
 
 
 class ModelQueue:  # mutable: counts what waits
-    """One model's place in the node: its bound, its speed, and why it is refused, if it is."""
+    """One model's place in the node: its bound, its speed, what it has done, and why it is refused, if it is."""
 
-    __slots__ = ("execution_timeout_s", "idempotent", "name", "queue_max", "refused", "speed", "waiting")
+    __slots__ = ("execution_timeout_s", "idempotent", "name", "queue_max", "refused", "speed", "tally", "waiting")
 
     def __init__(self, name: str, queue_max: int, execution_timeout_s: float | None, *, idempotent: bool) -> None:
         self.name = name
@@ -53,6 +54,7 @@ class ModelQueue:  # mutable: counts what waits
         self.execution_timeout_s = execution_timeout_s
         self.idempotent = idempotent
         self.speed = ModelSpeed()
+        self.tally = ModelTally("")
         self.waiting = 0
         self.refused = ""
 
@@ -215,8 +217,10 @@ class Admission:  # mutable: the node's queue
 
     def _check_room(self, model: ModelQueue) -> None:
         if model.waiting >= model.queue_max:
+            model.tally.failed(REJECTED, 0.0)
             raise QueueFull(f"{model.waiting} requests wait for model {model.name!r} already; try another node")
         if self._waiting >= self._queue_max:
+            model.tally.failed(REJECTED, 0.0)
             raise QueueFull(f"{self._waiting} requests wait at this node already; try another node")
 
     def _enter(self, job: Job) -> None:

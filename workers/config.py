@@ -13,6 +13,7 @@ from fabric.errors import ConfigError
 
 EXECUTORS_MAX = 64
 WIRES = ("local", "rdma", "rpc")
+MODEL_CONTROLS = ("none", "explicit")
 WIRES_DEFAULT = ("local", "rpc")
 
 
@@ -28,6 +29,10 @@ class NodeConfig:
     """Name in the registry; empty makes one of the host name and a random tail."""
     rack: str = ""
     """What stands one switch away from this host has the same rack; callers elsewhere guess a longer way."""
+    model_control: str = "none"
+    """`none`: all models of the repository, from start to end; `explicit`: those that are asked for, when they are."""
+    load_models: tuple[str, ...] = ()
+    """With `explicit`, the models to load at the start."""
     devices: str = "cpu:1"
     """One executor for each: `cpu:N` is N of them."""
     wires: tuple[str, ...] = WIRES_DEFAULT
@@ -69,6 +74,10 @@ class NodeConfig:
             raise ConfigError(f"wires are {', '.join(self.wires) or 'none'}; give some of {', '.join(WIRES)}")
         if "rdma" in self.wires and "rpc" not in self.wires:
             raise ConfigError("rdma is agreed upon over rpc, and falls back to it; give both, as in --wires rdma,rpc")
+        if self.model_control not in MODEL_CONTROLS:
+            raise ConfigError(f"model_control is {self.model_control!r}; give {' or '.join(MODEL_CONTROLS)}")
+        if self.load_models and self.model_control != "explicit":
+            raise ConfigError("load_models names models to load, but all are loaded; say --model-control explicit, too")
         if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_ca and not self.tls_cert):
             raise ConfigError("TLS needs both tls_cert and tls_key, and tls_ca only beside them; give the missing file")
         for name, least in (("drain_s", 0), ("queue_max", 1), ("tenants_max", 1), ("threads_per_executor", 0)):
@@ -108,6 +117,8 @@ class NodeConfig:
         devices: str | None = None,
         wires: str | None = None,
         node_id: str | None = None,
+        model_control: str | None = None,
+        load_models: list[str] | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
         tls_ca: str | None = None,
@@ -116,7 +127,8 @@ class NodeConfig:
         """The settings of a file with the given ones over them. Raises ConfigError for what cannot work."""
         given: dict[str, object] = {
             "registry": registry, "models": models, "listen": listen, "devices": devices, "wires": wires,
-            "node_id": node_id, "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca,
+            "node_id": node_id, "model_control": model_control, "load_models": load_models,
+            "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca,
             "exit_with_parent": exit_with_parent or None,
         }  # fmt: skip
         settings = {"models": "", **(_read(file) if file else {})}

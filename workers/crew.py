@@ -8,10 +8,15 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from workers.handover import Control
+from workers.parcel import packed
 from workers.sentinel import ExecutorEvent, ExecutorState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fabric.local.reactor import Reactor, Timer
+    from workers.repository import ModelSource
     from workers.shell import ExecutorShell
 
 LOOK_BUSY_S = 0.05
@@ -54,6 +59,27 @@ class Crew:  # mutable: owns the executors
     def ready(self) -> int:
         """How many executors take work."""
         return sum(shell.desk.open for shell in self.shells)
+
+    def stage(self, source: ModelSource) -> set[int]:
+        """Has every executor that takes work load a model beside those that it has; gives their numbers. Raises OSError
+        when there is no memory to hand it over."""
+        numbers = {shell.desk.number for shell in self.shells if shell.desk.open}
+        with packed((source,)) as fd:
+            self.tell(Control("stage", source.serial), numbers, (fd,))
+        return numbers
+
+    def commit(self, serial: int, held: Collection[int]) -> None:
+        """From the next task on, what was staged serves. Executors that came up meanwhile load it now."""
+        self.tell(Control("commit", serial), held)
+        for shell in self.shells:
+            if shell.desk.open and shell.desk.number not in held:
+                shell.load_all()
+
+    def tell(self, control: Control, numbers: Collection[int] | None = None, descriptors: tuple[int, ...] = ()) -> None:
+        """Sends a word to these executors, or to all."""
+        for shell in self.shells:
+            if numbers is None or shell.desk.number in numbers:
+                shell.tell(control, descriptors)
 
     def close(self) -> None:
         """Stops looking."""

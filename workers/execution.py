@@ -48,30 +48,38 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps for one set of descriptors, and how many bytes of body they read."""
+    """The steps for one set of descriptors, how many bytes of body they read, and how many batch items they are."""
 
     steps: tuple[Step, ...]
     body_bytes: int
+    rows: int
 
 
 @final
 @dataclass(init=False, slots=True)
 class Run:  # mutable: made for each request, see fabric/frame_values.py
-    """What came of a run: the reply's layout, its bytes where they did not fit the slot, and how long it took."""
+    """What came of a run: the reply's layout, its bytes where they did not fit the slot, and how long it took, with the
+    parts before and after the model's own code."""
 
     layout: Layout
     aside: bytes | None
     compute_us: int
+    input_us: int
+    output_us: int
 
     def __init__(
         self,
         layout: Layout,
         aside: bytes | None,
         compute_us: int,
+        input_us: int,
+        output_us: int,
     ) -> None:
         self.layout = layout
         self.aside = aside
         self.compute_us = compute_us
+        self.input_us = input_us
+        self.output_us = output_us
 
 
 class LoadedModel:  # mutable: plans are added as requests come
@@ -103,6 +111,12 @@ class LoadedModel:  # mutable: plans are added as requests come
             where = place(error, self.config.path)
             raise ModelBroken(f"model {self.config.name!r} fails in its warm-up: {told(error)}{where}") from error
 
+    def close(self) -> None:
+        """Lets go what the model holds beyond itself; it is not called afterwards."""
+        close = getattr(self.backend, "close", None)  # most backends hold nothing of that kind
+        if close is not None:
+            close()
+
     def plan(self, descriptors: bytes, body_bytes: int) -> Plan:
         """The plan for a request's descriptors. Raises InvalidArgument when they are not what the model declares, and
         ProtocolError when they are no descriptors."""
@@ -132,7 +146,9 @@ class LoadedModel:  # mutable: plans are added as requests come
             ) from None
         outputs = Outputs(self._outputs, reply)
         try:
+            given = monotonic_ns()
             self.backend.execute(inputs, outputs)
+            computed = monotonic_ns()
             layout, aside = outputs.finish()
         except OverspillError as error:
             error.fate = Fate.RAN
@@ -146,7 +162,8 @@ class LoadedModel:  # mutable: plans are added as requests come
                 text = f"model {name!r} refuses its inputs: {told(error, kind=False)}"
                 raise InvalidArgument(text, Fate.RAN) from None
             raise ModelFailed(f"model {name!r} failed: {told(error)}{place(error, self.config.path)}") from error
-        return Run(layout, aside, (monotonic_ns() - began) // 1000)
+        ended = monotonic_ns()
+        return Run(layout, aside, (ended - began) // 1000, (given - began) // 1000, (ended - computed) // 1000)
 
     def _make_plan(self, layout: Layout) -> Plan:
         sent = {spec.name: spec for spec in layout.specs}
@@ -160,7 +177,8 @@ class LoadedModel:  # mutable: plans are added as requests come
             self._check(spec)
         # The order of the configuration, so that a model sees its inputs always in the same one.
         places = dict(zip((spec.name for spec in layout.specs), layout.offsets, strict=True))
-        return Plan(tuple(self._step(sent[name], places[name]) for name in self._inputs), layout.body_bytes)
+        rows = layout.specs[0].shape[0] if self.config.max_batch_size else 1
+        return Plan(tuple(self._step(sent[name], places[name]) for name in self._inputs), layout.body_bytes, rows)
 
     def _check(self, spec: TensorSpec) -> None:
         name, decl = self.config.name, self._inputs.get(spec.name)

@@ -7,7 +7,6 @@ queues, ids or restarts: the node does. `workers/child.py` starts it; read that 
 
 from __future__ import annotations
 
-import gc
 import socket
 import sys
 import threading
@@ -19,7 +18,6 @@ from fabric.errors import (
     DuplicateRequest,
     Fate,
     InvalidArgument,
-    ModelBroken,
     ModelFailed,
     OverspillError,
     ProtocolError,
@@ -38,20 +36,21 @@ from fabric.frame import (
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
 from workers.child import Settings
-from workers.execution import LoadedModel
 from workers.faults import Tracebacks
 from workers.handover import (
     CONTROL_MAGIC,
     DELIVERED,
     KEPT,
+    LEADS,
     MAGIC_BYTES,
+    NOTHING_SPENT,
     RAN,
     RESEND,
     TASK_BYTES,
     TASK_MAGIC,
     Control,
-    Loaded,
     SharedPage,
+    Spent,
     Task,
     decode_control,
     encode_control,
@@ -60,15 +59,13 @@ from workers.handover import (
 )
 from workers.keep import KeptReply, ReplyKeep
 from workers.lifeline import end_with
-from workers.repository import read_repository
+from workers.shelf import Shelf
 
 HEARTBEAT_S: Final = 0.1
 SMALL_REPLY_BYTES: Final = 64 * 1024
 """Replies below this are kept in our own memory (2 us at most); a caller of larger ones keeps the slot as it is until
 the request is acknowledged."""
 LAPSE_NS: Final = 5_000_000_000
-GC_THRESHOLD: Final = 50_000
-"""New containers before the collector looks at them, 700 by default: a request makes about ten."""
 
 
 class Executor:  # mutable: maps arenas, holds sockets and models
@@ -78,11 +75,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._settings = settings
         self._node = socket.socket(fileno=settings.node_fd)
         self._page = SharedPage(settings.page_fd)
-        self._models: dict[str, LoadedModel] = {}
         self._arenas: dict[int, Arena] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._keep = ReplyKeep()
         self._tracebacks = Tracebacks(sys.stderr)
+        self._shelf = Shelf(settings.threads, self._tell, self._tracebacks)
         self._lapse_at_ns = 0
 
     def serve(self) -> None:
@@ -105,9 +102,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             time.sleep(HEARTBEAT_S)
 
     def _control(self, control: Control, descriptors: tuple[int, ...]) -> bool:
-        if control.word == "load":
-            self._load(control.models)
-        elif control.word == "arena":
+        if control.word == "arena":
             arena = Arena.attach(descriptors[0])
             arena.close_fd()
             self._arenas[control.number] = arena
@@ -118,28 +113,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         elif control.word == "forget":
             self._keep.leave(control.number)
             del self._arenas[control.number]
+        else:
+            self._shelf.take(control, descriptors)
         return control.word != "exit"
-
-    def _load(self, wanted: tuple[str, ...]) -> None:
-        entries = {entry.name: entry for entry in read_repository(self._settings.models)}
-        results = []
-        for name in wanted:
-            self._tell(Control("loading", models=(name,)))
-            entry = entries.get(name)
-            try:
-                if entry is None or entry.config is None:
-                    raise ModelBroken(entry.refused if entry else f"model {name!r} is no longer in the repository")
-                model = LoadedModel(entry.config, self._settings.threads)
-                results.append(Loaded(name, model.warm_up()))
-                self._models[name] = model
-            except OverspillError as error:
-                results.append(Loaded(name, refused=str(error)))
-                if error.__cause__ is not None:
-                    self._tracebacks.write(name, "to load", error.__cause__, time.monotonic())
-        # Libraries and models stay, so the collector need not look at them again, and requests leave no cycles of ours.
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD)
-        self._tell(Control("ready", loaded=tuple(results)))
 
     def _tell(self, control: Control) -> None:
         self._node.send(encode_control(control))
@@ -149,18 +125,18 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         request = read_request(message[TASK_BYTES:])
         began_ns = time.monotonic_ns()
         self._page.began(task.task_no, began_ns)
-        kept, flags, compute_us = None, 0, 0
+        kept, flags, spent = None, 0, NOTHING_SPENT
         failure: OverspillError | None = None
         try:
             if task.flags & RESEND:
                 final, flags = self._again(task, request)
             else:
-                kept, in_slot = self._run(task, request, began_ns)
+                kept, in_slot, spent = self._run(task, request, began_ns)
                 if in_slot:
-                    final = self._reply(task, request, kept, max(0, began_ns - task.arrived_ns) // 1000)
+                    final = self._reply(task, request, kept, spent.queue_us)
                 else:
                     final = self._too_large(task, request, len(kept.memory))
-                flags, compute_us = RAN | KEPT, kept.compute_us
+                flags = RAN | KEPT | LEADS
         except OverspillError as error:
             final = self._error(task, request, error)
             kept, failure = None, error
@@ -172,7 +148,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._keep.acknowledge(request.client_id, request.ack_no)
         if kept is not None:
             self._keep.put(request.client_id, request.request_no, kept)
-        self._node.send(pack_done(flags, task.task_no, compute_us) + final)
+        self._node.send(pack_done(flags, task.task_no, spent) + final)
         self._page.ended()
         if failure is not None:
             self._tell_author(request, failure)
@@ -197,11 +173,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         except OSError:
             return False  # the tenant is gone; the node learns it from its own end
 
-    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> tuple[KeptReply, bool]:
-        """Runs a task; gives its reply, and whether that fitted the slot given for it."""
+    def _run(self, task: Task, request: RequestFrame, began_ns: int) -> tuple[KeptReply, bool, Spent]:
+        """Runs a task; gives its reply, whether that fitted the slot given for it, and what it took."""
         if began_ns >= task.deadline_ns:
             raise DeadlineExceeded("the time was over before the request could begin; give it more", Fate.NEVER_RAN)
-        model = self._models.get(request.model)
+        model = self._shelf.models.get(request.model)
         if model is None:
             raise UnknownModel(f"this executor has no model {request.model!r}; send the request to another node")
         try:
@@ -219,7 +195,10 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         elif len(memory) < SMALL_REPLY_BYTES:
             # Its slot may serve the next call as soon as this one is answered, while the same id is asked again.
             memory, tenant_no = bytes(memory), 0
-        return KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9), run.aside is None
+        kept = KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9)
+        queue_us = max(0, began_ns - task.arrived_ns) // 1000
+        spent = Spent(run.compute_us, queue_us, run.input_us, run.output_us, plan.rows, plan.rows)
+        return kept, run.aside is None, spent
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
         """Sends a kept reply once more, into the slot that is asked for now."""

@@ -25,7 +25,7 @@ MAGIC_BYTES: Final = 4
 _TASK: Final = struct.Struct("<4sHHQIIQQQQQ")
 TASK_BYTES: Final = _TASK.size  # 64
 assert TASK_BYTES == 64, "fabric/local/sockets.py leaves this much room before a frame"
-_DONE: Final = struct.Struct("<4sIQQ")
+_DONE: Final = struct.Struct("<4sIQQIIIII")
 DONE_BYTES: Final = _DONE.size
 
 RESEND: Final = 1
@@ -36,6 +36,9 @@ KEPT: Final = 2
 """Flag of an answer: the executor holds the reply and can send it again."""
 RAN: Final = 4
 """Flag of an answer: the model's code ran, so `compute_us` says how long."""
+LEADS: Final = 8
+"""Flag of an answer: it counts the run. All requests but one of a batch come without it."""
+_U32_MAX: Final = 0xFFFF_FFFF
 _GARBLED: Final = "wrote what is no message to its node; look which of its models writes to descriptors of others"
 
 
@@ -98,17 +101,60 @@ def unpack_task(message: bytes) -> Task:
     return Task(flags, task_no, tenant_no, socket_no, arrived, deadline, load)
 
 
-def pack_done(flags: int, task_no: int, compute_us: int) -> bytes:
+@final
+@dataclass(init=False, slots=True)
+class Spent:  # mutable: made for each request, see fabric/frame_values.py
+    """What a request took in its executor: `compute_us` is the whole run, with `input_us` before the model's own code
+    and `output_us` after it. Of `batch_rows` items that ran together `rows` were its own; 1 each without batching."""
+
+    compute_us: int
+    queue_us: int
+    input_us: int
+    output_us: int
+    rows: int
+    batch_rows: int
+
+    def __init__(
+        self,
+        compute_us: int,
+        queue_us: int,
+        input_us: int,
+        output_us: int,
+        rows: int,
+        batch_rows: int,
+    ) -> None:
+        self.compute_us = compute_us
+        self.queue_us = queue_us
+        self.input_us = input_us
+        self.output_us = output_us
+        self.rows = rows
+        self.batch_rows = batch_rows
+
+
+NOTHING_SPENT: Final = Spent(0, 0, 0, 0, 0, 0)
+
+
+def pack_done(flags: int, task_no: int, spent: Spent) -> bytes:
     """The prefix of an answer; the final frame follows it."""
-    return _DONE.pack(DONE_MAGIC, flags, task_no, compute_us)
+    return _DONE.pack(
+        DONE_MAGIC,
+        flags,
+        task_no,
+        spent.compute_us,
+        min(spent.queue_us, _U32_MAX),
+        min(spent.input_us, _U32_MAX),
+        min(spent.output_us, _U32_MAX),
+        spent.rows,
+        spent.batch_rows,
+    )
 
 
-def unpack_done(message: bytes) -> tuple[int, int, int]:
-    """(flags, task_no, compute_us) of an answer. Raises ProtocolError when it is none."""
+def unpack_done(message: bytes) -> tuple[int, int, Spent]:
+    """(flags, task_no, what was spent) of an answer. Raises ProtocolError when it is none."""
     if len(message) < DONE_BYTES or message[:MAGIC_BYTES] != DONE_MAGIC:
         raise ProtocolError(_GARBLED)
-    _, flags, task_no, compute_us = _DONE.unpack_from(message)
-    return flags, task_no, compute_us
+    _, flags, task_no, compute_us, queue_us, input_us, output_us, rows, batch_rows = _DONE.unpack_from(message)
+    return flags, task_no, Spent(compute_us, queue_us, input_us, output_us, rows, batch_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,12 @@ class _Reader:
 def read_config(text: str, source: str, folder_name: str, version: str, path: str) -> ModelConfig:
     """Reads a `config.pbtxt`. `source` names the file in errors, `folder_name` is the model's folder, `path` that of
     the version served. Raises ModelBroken for what cannot be served, with file and line."""
-    root, read = parse_pbtxt(text, source), _Reader(source)
+    return config_of(parse_pbtxt(text, source), source, folder_name, version, path)
+
+
+def config_of(root: Message, source: str, folder_name: str, version: str, path: str) -> ModelConfig:
+    """The same of a tree that was read already, from text or JSON."""
+    read = _Reader(source)
     name = read.text(root, "name", folder_name)
     if name != folder_name:
         raise read.error(f"the model is named {name!r} but its folder {folder_name!r}; make them equal", 1)

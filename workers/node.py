@@ -20,18 +20,21 @@ from discovery.instance import Instance, Readiness
 from fabric.errors import AddressInUse, Draining, Fate, OverspillError
 from fabric.frame import VERSION
 from fabric.host import host_id
+from fabric.local.control import control_path
 from fabric.local.listener import ListenerLimits, LocalListener
 from fabric.local.reactor import Reactor
 from fabric.peer import PeerFacts
-from workers.admission import Admission, ExecutorDesk, ModelQueue
+from workers.admission import Admission, ExecutorDesk
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
 from workers.child import Settings
+from workers.control import ControlListener
 from workers.crew import Crew
 from workers.leaving import Leaving
+from workers.library import ModelLibrary
 from workers.ports import Ports
 from workers.presence import Presence
 from workers.reception import Reception
-from workers.repository import facts_of, read_repository
+from workers.repository import read_repository
 from workers.runtime import SOCKET, make_folder, remove_folder
 from workers.shell import ExecutorShell
 
@@ -61,11 +64,10 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._entries = read_repository(config.models)
+        self._entries = read_repository(config.models, may_be_empty=config.model_control == "explicit")
         self._node_id = config.node_id or f"{socket.gethostname()}-{secrets.token_hex(3)}"
         self._epoch = time.time_ns()  # grows from life to life, unless the clock is set back by more than the gap
         self._reactor = Reactor()
-        self._refused: dict[str, str] = {}
         self._was_ready = False
         self._draining = False
         self._finishing = False
@@ -76,11 +78,11 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             Path(config.runtime_dir) if config.runtime_dir else make_folder(f"{config.registry} {self._node_id}")
         )
         self._socket_path = str(self._folder / SOCKET)
-        self._admission = self._make_admission()
-        self._reception = Reception(
-            self._reactor, self._epoch, self._admission, self._publish_soon, self._model_refused
-        )
-        self._crew = self._reception.crew = self._make_crew()
+        desks = tuple(ExecutorDesk(number) for number in range(config.executors))
+        self._admission = Admission((), desks, config.queue_max)
+        self._reception = Reception(self._reactor, self._epoch, self._admission, self._publish_soon)
+        self._library = self._make_library()
+        self._crew = self._reception.crew = self._library.crew = self._make_crew()
         facts = PeerFacts(self._node_id, self._epoch, VERSION)
         limits = ListenerLimits(tenants_max=config.tenants_max, arena_bytes_max=config.arena_bytes_max)
         try:
@@ -93,6 +95,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
                 f"the node id {self._node_id!r} is taken by a running node of the same registry on this host;"
                 " stop that one, or give another --node-id"
             ) from None
+        self._control = ControlListener(self._reactor, control_path(self._socket_path), self._library)
         self._port = self._make_port() if "rpc" in config.wires else None
 
     def run(self) -> int:
@@ -117,37 +120,31 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
 
     # What it is made of.
 
-    def _make_admission(self) -> Admission:
-        models = []
-        for entry in self._entries:
-            config = entry.config
-            if config is None:
-                model = ModelQueue(entry.name, 0, None, idempotent=False)
-                model.refused = self._refused[entry.name] = entry.refused
-            else:
-                limit_s = config.execution_timeout_s
-                model = ModelQueue(config.name, config.queue_size_max, limit_s, idempotent=config.idempotent)
-            models.append(model)
-        desks = tuple(ExecutorDesk(number) for number in range(self._config.executors))
-        return Admission(models, desks, self._config.queue_max)
+    def _make_library(self) -> ModelLibrary:
+        config = self._config
+        explicit = config.model_control == "explicit"
+        library = ModelLibrary(
+            self._reactor, config.models, self._admission, self._reception.give_up_waiting, self._publish_soon,
+            explicit=explicit,
+        )  # fmt: skip
+        library.begin(self._entries, frozenset(config.load_models) if explicit else None)
+        return library
 
     def _make_crew(self) -> Crew:
         count = len(self._admission.desks)
         threads = self._config.threads_per_executor or max(1, len(os.sched_getaffinity(0)) // count)
         models = str(Path(self._config.models).resolve())
         settings = Settings(-1, -1, 0, self._epoch, 0, threads, models)
-        refuse = self._reception.refuse_model
         shells = tuple(
-            ExecutorShell(self._reactor, desk, settings, self._models_to_load, refuse, self._reception)
+            ExecutorShell(
+                self._reactor, desk, settings, self._library.inventory.sources, self._reception, self._library
+            )
             for desk in self._admission.desks
         )
         return Crew(self._reactor, shells)
 
     def _make_port(self) -> Ports:
         return Ports(self._reactor, self._config, self._socket_path, self._node_id, self._epoch, self)
-
-    def _models_to_load(self) -> tuple[str, ...]:
-        return tuple(entry.name for entry in self._entries if entry.name not in self._refused)
 
     # What it says of itself.
 
@@ -170,13 +167,12 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
     def _instance(self) -> Instance:
         host, _ = self._config.rpc_host_port
         port = self._port.port if self._port is not None else 0
-        models = tuple(facts_of(entry, self._refused.get(entry.name, "")) for entry in self._entries)
         state = readiness(
             ready=self._crew.ready,
             was_ready=self._was_ready,
             port_down=self._port is not None and not port,
             draining=self._draining,
-            any_model=len(self._refused) < len(self._entries),
+            any_model=self._library.inventory.any_model,
         )
         self._was_ready = self._was_ready or state not in {Readiness.STARTING, Readiness.DRAINING}
         return Instance(
@@ -189,14 +185,9 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             rpc_tls=bool(self._config.tls_cert),
             rdma=self._port.rdma if self._port is not None and port else "",
             devices=tuple(f"cpu:{desk.number}" for desk in self._admission.desks),
-            models=models,
+            models=self._library.inventory.facts,
             rack=self._config.rack,
         )
-
-    def _model_refused(self, name: str, why: str) -> None:
-        _log.warning("model %s is refused: %s", name, why)
-        self._refused[name] = why
-        self._publish()
 
     def port_changed(self) -> None:
         """The rpc port came up or went down."""
@@ -281,6 +272,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         if self._presence is not None:
             self._presence.close()
         self._listener.close()
+        self._control.close()
         self._crew.close()
         self._reactor.close()
         if not self._config.runtime_dir:

@@ -17,7 +17,6 @@ from fabric.errors import (
     ExecutorLost,
     Fate,
     InvalidArgument,
-    ModelBroken,
     OverspillError,
     ResourceExhausted,
     StaleEpoch,
@@ -25,9 +24,10 @@ from fabric.errors import (
 from fabric.frame import MAYBE_SECOND, ErrorFrame, Load, RequestFrame, decode_request, encode_error
 from workers.admission import DEFAULT_LEVEL, RESENDS_MAX, Admission, ModelQueue, check_places
 from workers.dedupe import Dedupe, Finished
-from workers.handover import DELIVERED, KEPT, RAN
+from workers.handover import DELIVERED, KEPT, LEADS, RAN
 from workers.job import Job, JobState, Waiter
 from workers.sentinel import Suspects
+from workers.statistics import BACKEND, CANCELED, OTHER, REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fabric.local.reactor import Reactor, Timer
     from fabric.local.tenant import Tenant, TenantSocket
     from workers.crew import Crew
-    from workers.handover import Loaded
+    from workers.handover import Spent
 
 ATTACHED_MAX: Final = 8
 """Sockets that wait for one running id beside the first; a client that asks more often has lost count."""
@@ -45,20 +45,18 @@ _RESENDS: Final = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
 
 
 class Reception:  # mutable: the node's requests
-    """All requests of one life of a node. `crew` is set once it is made, since it reports here. `executors_changed` and
-    `model_refused(name, why)` hear of executors that come and go, and of models that cannot be served."""
+    """All requests of one life of a node. `crew` is set once it is made, since it reports here. `executors_changed`
+    hears of executors that come and go."""
 
     crew: Crew
 
     def __init__(
-        self, reactor: Reactor, node_epoch: int, admission: Admission,
-        executors_changed: Callable[[], None], model_refused: Callable[[str, str], None],
-    ) -> None:  # fmt: skip
+        self, reactor: Reactor, node_epoch: int, admission: Admission, executors_changed: Callable[[], None]
+    ) -> None:
         self._reactor = reactor
         self._epoch = node_epoch
         self._admission = admission
         self._executors_changed = executors_changed
-        self._model_refused = model_refused
         self._dedupe = Dedupe()
         self._suspects = Suspects()
         self._sequence = 0
@@ -140,17 +138,21 @@ class Reception:  # mutable: the node's requests
 
     # What the executors report.
 
-    def done(self, job: Job, flags: int, compute_us: int, frame: bytes, holder: tuple[int, int]) -> None:
+    def done(self, job: Job, flags: int, spent: Spent, frame: bytes, holder: tuple[int, int]) -> None:
         """A task has its final frame: whoever waits for it and has it not yet gets it."""
         if not flags & DELIVERED:
             job.asked.socket.send(frame)
         if not job.resend:
             self._admission.over(job)
+            model, now = job.model, monotonic()
             if flags & KEPT:
-                job.model.speed.ran(job.body_bytes, compute_us)
+                model.speed.ran(job.body_bytes, spent.compute_us)
+                model.tally.ran(spent, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
+            else:
+                model.tally.failed(BACKEND if flags & RAN else OTHER, now - job.arrived_s)
             client = self._dedupe.clients[job.client_id]
             if flags & RAN:
-                client.ended(job.request_no, Finished(frame, monotonic(), holder if flags & KEPT else None))
+                client.ended(job.request_no, Finished(frame, now, holder if flags & KEPT else None))
             else:
                 client.never_ran(job.request_no)
             for waiter in job.attached:
@@ -169,6 +171,7 @@ class Reception:  # mutable: the node's requests
             return
         self._suspects.was_running(job.client_id, job.request_no)
         self._admission.over(job)
+        job.model.tally.failed(BACKEND, monotonic() - job.arrived_s)
         fate = Fate.RAN if answered else Fate.UNKNOWN
         error = ExecutorLost(f"the executor {why} while it ran the request; send it again if that is safe", fate)
         client = self._dedupe.clients[job.client_id]
@@ -189,13 +192,8 @@ class Reception:  # mutable: the node's requests
             self._admission.put_back(job)
             self._arm_expiry()
 
-    def loaded(self, loaded: tuple[Loaded, ...]) -> None:
-        """An executor takes work; the models that it refused are refused here."""
-        for each in loaded:
-            if each.refused:
-                self.refuse_model(each.model, each.refused)
-            for run_us in each.runs_us:
-                self._admission.models[each.model].speed.warmed(run_us)
+    def executor_opened(self) -> None:
+        """An executor takes work."""
         self.executors_changed()
         self._feed()
 
@@ -204,20 +202,11 @@ class Reception:  # mutable: the node's requests
         self._executors = self.crew.ready
         self._executors_changed()
 
-    def refuse_model(self, name: str, why: str) -> None:
-        """A model cannot be served from now on; what waits for it ends."""
-        model = self._admission.models[name]
-        if not model.refused:
-            model.refused = why
-            self._model_refused(name, why)
-            for job in self._admission.waiting_jobs():
-                if job.model is model:
-                    self._withdraw(job, ModelBroken(f"model {name!r} cannot be served here: {why}"))
-
-    def give_up_waiting(self, error: OverspillError) -> None:
-        """Ends everything that still waits: the time to drain is over."""
+    def give_up_waiting(self, error: OverspillError, model: ModelQueue | None = None) -> None:
+        """Ends everything that still waits, or all that waits for one model."""
         for job in self._admission.waiting_jobs():
-            self._withdraw(job, error)
+            if model is None or job.model is model:
+                self._withdraw(job, error)
 
     def _feed(self) -> None:
         now = monotonic()
@@ -263,6 +252,7 @@ class Reception:  # mutable: the node's requests
 
     def _withdraw(self, job: Job, error: OverspillError) -> None:
         self._admission.withdraw(job)
+        job.model.tally.failed(CANCELED if isinstance(error, Cancelled) else OTHER, monotonic() - job.arrived_s)
         self._dedupe.clients[job.client_id].never_ran(job.request_no)
         self._refuse(job, error)
 
@@ -286,7 +276,9 @@ class Reception:  # mutable: the node's requests
             self._expiry = self._reactor.call_later(max(0.0, at_s - monotonic()), self._expire)
 
     def _expire(self) -> None:
-        for job in self._admission.expire(monotonic()):
+        now = monotonic()
+        for job in self._admission.expire(now):
+            job.model.tally.failed(REJECTED, now - job.arrived_s)
             self._dedupe.clients[job.client_id].never_ran(job.request_no)
             self._refuse(job, DeadlineExceeded("the time was over before the request could begin", Fate.NEVER_RAN))
         self._arm_expiry()

@@ -2,17 +2,16 @@
 
 What follows from an event stands in the sentinel's table; here it is seen and carried out. An executor learns of a
 tenant's arena and sockets with the first task that needs them. This module never answers a caller:
-`workers/reception.py` does, told by `Settlement`. Read that next.
+`workers/reception.py` does, told by `Settlement`. Read `workers/settlement.py` next.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ProtocolError
 from workers.child import Child, Settings
@@ -22,13 +21,13 @@ from workers.handover import (
     MAGIC_BYTES,
     RESEND,
     Control,
-    Loaded,
     Task,
     decode_control,
     encode_control,
     pack_task,
     unpack_done,
 )
+from workers.parcel import packed
 from workers.sentinel import (
     START_TIMEOUT_S,
     Command,
@@ -47,46 +46,28 @@ if TYPE_CHECKING:
     from fabric.local.reactor import Reactor, Timer
     from workers.admission import ExecutorDesk
     from workers.job import Job
+    from workers.repository import ModelSource
+    from workers.settlement import Settlement, Shelves
 
 _log = logging.getLogger(__name__)
-LOAD_DEATHS_MAX: Final = 2
 DEAF_MAX_S: Final = 0.25
 """A process that ends closes its socket first, and an interpreter takes some time to end."""
-
-
-class Settlement(Protocol):
-    """What the crew tells the node."""
-
-    def done(self, job: Job, flags: int, compute_us: int, frame: bytes, holder: tuple[int, int]) -> None:
-        """An executor has finished a task; `frame` is its final frame."""
-
-    def lost(self, job: Job, why: str, *, answered: bool) -> None:
-        """The executor ended while it ran this job; `answered` says that the tenant had the answer by then."""
-
-    def came_back(self, job: Job) -> None:
-        """An executor ended before it began this job."""
-
-    def loaded(self, loaded: tuple[Loaded, ...]) -> None:
-        """An executor has warm models and takes work."""
-
-    def executors_changed(self) -> None:
-        """An executor takes no more work."""
 
 
 class ExecutorShell:  # mutable: a process, then the next one
     """One executor over all its generations."""
 
     def __init__(
-        self, reactor: Reactor, desk: ExecutorDesk, settings: Settings, models: Callable[[], tuple[str, ...]],
-        refuse: Callable[[str, str], None], settlement: Settlement,
+        self, reactor: Reactor, desk: ExecutorDesk, settings: Settings, models: Callable[[], tuple[ModelSource, ...]],
+        settlement: Settlement, shelves: Shelves,
     ) -> None:  # fmt: skip
         self.desk = desk
         self.machine = ExecutorMachine()
         self._reactor = reactor
         self._settings = settings
         self._models = models
-        self._refuse = refuse
         self._settlement = settlement
+        self._shelves = shelves
         self._child: Child | None = None
         self._known_tenants: set[int] = set()
         self._known_sockets: set[int] = set()
@@ -95,8 +76,8 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._watch = Watch(0.0)
         self._spawned_s = 0.0
         self._loading = ""
-        self._to_load: tuple[str, ...] = ()
-        self._load_deaths: Counter[str] = Counter()
+        self._to_load: tuple[ModelSource, ...] = ()
+        self._anew = False
         self._backoff: Timer | None = None
 
     @property
@@ -127,16 +108,27 @@ class ExecutorShell:  # mutable: a process, then the next one
         if socket.socket_no not in self._known_sockets and not socket.closed:
             self._known_sockets.add(socket.socket_no)
             self._child.send(encode_control(Control("socket", socket.socket_no)), (socket.fileno(),))
-        task = Task(
+        flags, arrived_ns, deadline_ns = (
             RESEND if job.resend else 0,
-            self._task_no,
-            tenant.tenant_no,
-            socket.socket_no,
             int(job.arrived_s * 1e9),
             int(job.deadline_s * 1e9),
-            load,
         )
+        task = Task(flags, self._task_no, tenant.tenant_no, socket.socket_no, arrived_ns, deadline_ns, load)
         self._child.send(pack_task(task) + asked.frame)
+
+    def tell(self, control: Control, descriptors: tuple[int, ...] = ()) -> None:
+        """Sends a word, if there is a process."""
+        if self._child is not None:
+            self._child.send(encode_control(control), descriptors)
+
+    def load_all(self) -> None:
+        """Has it hold exactly the models of now, whatever it is at. One that cannot be told so must not live on."""
+        self._to_load, self._anew = self._models(), True
+        try:
+            with packed(self._to_load) as fd:
+                self.tell(Control("load"), (fd,))
+        except OSError:
+            self._kill()
 
     def hang_up(self, socket_no: int) -> None:
         """A tenant's socket is closed."""
@@ -193,27 +185,41 @@ class ExecutorShell:  # mutable: a process, then the next one
 
     def _take(self, message: bytes) -> bool:
         if message[:MAGIC_BYTES] != CONTROL_MAGIC:
-            flags, task_no, compute_us = unpack_done(message)
+            flags, task_no, spent = unpack_done(message)
             job = self.desk.take_back(task_no, monotonic())
             more = bool(self.desk.in_hand)
             if job is not None:
-                self._settlement.done(job, flags, compute_us, message[DONE_BYTES:], self.holder)
+                self._settlement.done(job, flags, spent, message[DONE_BYTES:], self.holder)
             return more
         control = decode_control(message)
-        if self.machine.state not in {ExecutorState.STARTING, ExecutorState.WARMING}:
+        if control.word == "staged":
+            if len(control.loaded) != 1:
+                raise ProtocolError("told of a staged model without a result; look which model writes to its node")
+            self._shelves.staged(self.desk.number, control.number, control.loaded[0])
+            return False
+        expected = {ExecutorState.STARTING, ExecutorState.WARMING, *((ExecutorState.READY,) if self._anew else ())}
+        if self.machine.state not in expected:
             return False  # it is ending, or some model repeats what was said long ago
         told = {*control.models, *(each.model for each in control.loaded)}
-        if not told.issubset(self._to_load):
+        if not told.issubset({source.name for source in self._to_load}):
             raise ProtocolError("told of models that it was not to load; look which of its models writes to its node")
         if control.word == "loading" and control.models:
             self._loading = control.models[0]
-            self.handle(ExecutorEvent.PROCESS_SPOKE)
+            self._spoke(ExecutorEvent.PROCESS_SPOKE)
         elif control.word == "ready":
-            self._loading = ""
-            self.handle(ExecutorEvent.PROCESS_SPOKE)
-            self.handle(ExecutorEvent.MODELS_WARM)
-            self._settlement.loaded(control.loaded)
+            self._loading, self._anew = "", False
+            self._shelves.loaded(control.loaded)
+            if self._to_load == self._models():
+                self._spoke(ExecutorEvent.PROCESS_SPOKE)
+                self._spoke(ExecutorEvent.MODELS_WARM)
+                self._settlement.executor_opened()
+            else:
+                self.load_all()  # they changed while it loaded: only what is new is loaded now
         return False
+
+    def _spoke(self, event: ExecutorEvent) -> None:
+        if self.machine.state is not ExecutorState.READY:
+            self.handle(event)
 
     def _exited(self, _events: int) -> None:
         assert self._child is not None, "its pidfd is watched only while there is a process"
@@ -221,12 +227,9 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._reactor.remove(self._child.pidfd)
         told = bool(self._why) or self.machine.state in {ExecutorState.STOPPING, ExecutorState.GONE}
         self._why = self._why or how
-        if self._loading:
-            self._load_deaths[self._loading] += 1
-            if self._load_deaths[self._loading] >= LOAD_DEATHS_MAX:
-                self._refuse(self._loading, f"the executor {self._why} each time that it loaded this model")
-            self._loading = ""
         self.handle(ExecutorEvent.PROCESS_REAPED)
+        self._shelves.executor_ended(self.desk.number, self._why, self._loading)
+        self._loading = ""
         if not told:  # last, because who waits for an answer should not wait for a log
             _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, how)
 
@@ -247,8 +250,7 @@ class ExecutorShell:  # mutable: a process, then the next one
             self._reactor.call_later(0.0, partial(self.handle, ExecutorEvent.PROCESS_REAPED))
             return
         self._reactor.add(child.pidfd, self._exited)
-        self._to_load = self._models()
-        child.send(encode_control(Control("load", models=self._to_load)))
+        self.load_all()
 
     def _open(self) -> None:
         self.desk.open = True
@@ -280,13 +282,11 @@ class ExecutorShell:  # mutable: a process, then the next one
                 self._settlement.came_back(job)
 
     def _wait(self) -> None:
-        self._backoff = self._reactor.call_later(
-            self.machine.backoff_s, partial(self.handle, ExecutorEvent.BACKOFF_OVER)
-        )
+        again = partial(self.handle, ExecutorEvent.BACKOFF_OVER)
+        self._backoff = self._reactor.call_later(self.machine.backoff_s, again)
 
     def _ask_exit(self) -> None:
-        if self._child is not None:
-            self._child.send(encode_control(Control("exit")))
+        self.tell(Control("exit"))
 
 
 _CARRY_OUT: dict[Command, Callable[[ExecutorShell], None]] = {

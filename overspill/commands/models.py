@@ -37,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
     if refused:
         print("\nrefused:")
         _print_table(refused)
+    failed = _failed(instances)
+    if failed:
+        print("\nserves on, since a newer one could not be loaded:")
+        _print_table(failed)
     return 0
 
 
@@ -44,7 +48,7 @@ def _offered(instances: list[Instance]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("MODEL", "VERSION", "NODE", "STATE", "IDEMPOTENT", "INPUTS", "OUTPUTS")]
     for instance in instances:
         for model in instance.models:
-            state = "refused" if model.refused else instance.readiness.value
+            state = model.state or ("refused" if model.refused else instance.readiness.value)
             told = (model.name, model.version, instance.node_id, state, "yes" if model.idempotent else "no")
             rows.append((*told, _sign(model.inputs), _sign(model.outputs)))
         if not instance.models:
@@ -58,7 +62,16 @@ def _refused(instances: list[Instance]) -> list[tuple[str, ...]]:
         (f"  {model.name}", f"on {instance.node_id}:", model.refused)
         for instance in instances
         for model in instance.models
-        if model.refused
+        if model.refused and model.state not in {"unloaded", "unloading"}
+    ]
+
+
+def _failed(instances: list[Instance]) -> list[tuple[str, ...]]:
+    return [
+        (f"  {model.name}", f"on {instance.node_id}:", model.note)
+        for instance in instances
+        for model in instance.models
+        if model.note
     ]
 
 

@@ -17,6 +17,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--listen", metavar="HOST:PORT", help="address of the rpc wire (port 0: any free one)")
     parser.add_argument("--devices", metavar="LIST", help="one executor each: cpu:N")
     parser.add_argument("--wires", metavar="LIST", help="wires to offer: local,rdma,rpc (default: local,rpc)")
+    parser.add_argument("--model-control", metavar="MODE", help="none: all models, fixed (default); explicit: as asked")
+    parser.add_argument("--load-model", metavar="NAME", action="append", help="with explicit: load it at the start")
     parser.add_argument("--node-id", metavar="NAME", help="name in the registry (default: host name and a random tail)")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM) of the rpc wire")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key (PEM)")
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         devices=args.devices,
         wires=args.wires,
         node_id=args.node_id,
+        model_control=args.model_control,
+        load_models=args.load_model,
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         tls_ca=args.tls_ca,

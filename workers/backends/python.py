@@ -20,6 +20,8 @@ from fabric.errors import ModelBroken
 from workers.faults import place, told
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from workers.backends.base import Inputs, Outputs
     from workers.modelconfig import ModelConfig
 
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 class PythonModel:
     """The class of one `model.py`, made. Raises ModelBroken when it cannot be imported or made."""
 
-    __slots__ = ("_model",)
+    __slots__ = ("_model", "_module")
 
     def __init__(self, config: ModelConfig) -> None:
-        self._model = _make(config)
+        self._module, self._model = _make(config)
 
     def execute(self, inputs: Inputs, outputs: Outputs) -> None:
         """Calls the model's own `execute`."""
@@ -44,8 +46,13 @@ class PythonModel:
         warm_up()
         return True
 
+    def close(self) -> None:
+        """Lets the module go, unless a newer load of the same version has its name by now."""
+        if sys.modules.get(self._module.__name__) is self._module:
+            del sys.modules[self._module.__name__]
 
-def _make(config: ModelConfig) -> Any:
+
+def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
     path = Path(config.path) / "model.py"
     name = f"overspill_model_{config.name}_{config.version}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -65,4 +72,4 @@ def _make(config: ModelConfig) -> Any:
     except Exception as error:  # a model may raise anything, and must not stop others
         where = place(error, config.path)
         raise ModelBroken(f"model {config.name!r} cannot be made: {told(error)}{where}") from error
-    return model
+    return module, model

@@ -14,6 +14,7 @@ from workers.handover import (
     Control,
     Loaded,
     SharedPage,
+    Spent,
     Task,
     decode_control,
     encode_control,
@@ -33,7 +34,11 @@ def test_task() -> None:
 
 
 def test_done() -> None:
-    assert unpack_done(pack_done(DELIVERED | KEPT, 7, 123) + b"frame") == (DELIVERED | KEPT, 7, 123)
+    spent = Spent(123, 1 << 40, 5, 6, 7, 8)
+    flags, task_no, found = unpack_done(pack_done(DELIVERED | KEPT, 7, spent) + b"frame")
+    assert (flags, task_no) == (DELIVERED | KEPT, 7)
+    spent.queue_us = (1 << 32) - 1  # longer than an hour is told as an hour
+    assert found == spent
 
 
 def test_control() -> None:

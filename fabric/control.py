@@ -1,0 +1,161 @@
+"""What a node tells of its models beside requests: their states, their configurations, and Triton's statistics.
+
+These are the values that pass between a node and whoever asks it on its control socket, with the JSON that carries
+them. The names and meanings are those of Triton's statistics and repository extensions, so that a front door for its
+clients has nothing to translate. This module never asks and never answers. Read `workers/statistics.py` for where the
+numbers come from, `fabric/local/control.py` for how they are asked for.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from fabric.errors import OverspillError, ProtocolError, from_wire
+
+MESSAGE_BYTES_MAX: Final = 16 << 20
+"""Of one question or answer: 1024 models with statistics of 64 batch sizes each take a third of it."""
+
+READY: Final = "READY"
+UNAVAILABLE: Final = "UNAVAILABLE"
+LOADING: Final = "LOADING"
+UNLOADING: Final = "UNLOADING"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """One version of one model of a node's repository. `state` is one of the four words above; `reason` is why it is
+    not ready, or why the last attempt to replace it failed, and else empty."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How often something happened, and how long all of it took together."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """What the executions of one batch size took. The counts are of executions."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """One version of one model since it was loaded first on this node.
+
+    `inference_count` counts batch items, `execution_count` runs of the model (a batch is one). The durations count
+    requests, and a request of a batch has the whole batch's compute time. `last_inference_ms` is of the Unix epoch, 0
+    before the first. `pending` requests wait or are with an executor. `failures` tells the failed ones by reason:
+    REJECTED (never queued, or its time in the queue was over), CANCELED, BACKEND (the model or its executor) and OTHER.
+    """
+
+    name: str
+    version: str
+    last_inference_ms: int
+    inference_count: int
+    execution_count: int
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    batches: tuple[BatchStatistics, ...] = ()
+    failures: tuple[tuple[str, int], ...] = ()
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `load` or `unload`; `model` names
+    one (all, where it is empty and that makes sense); `config` is a whole configuration as Triton's JSON, for `load`
+    alone, which takes the place of the model's `config.pbtxt`."""
+
+    word: str
+    model: str = ""
+    version: str = ""
+    config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a node answers. Only what was asked for is filled in; `config` is Triton's JSON of one configuration."""
+
+    states: tuple[ModelState, ...] = ()
+    statistics: tuple[ModelStatistics, ...] = ()
+    config: str = ""
+
+
+def encode_question(question: Question) -> bytes:
+    """The question as one line."""
+    return json.dumps(asdict(question)).encode() + b"\n"
+
+
+def decode_question(line: bytes) -> Question:
+    """Reads a question. Raises ProtocolError when it is none."""
+    facts = _object(line)
+    try:
+        return Question(*(_text(facts.get(name, "")) for name in ("word", "model", "version", "config")))
+    except TypeError:
+        raise ProtocolError("a question on the control socket has a part that is no text; send text") from None
+
+
+def encode_reply(reply: Reply | OverspillError) -> bytes:
+    """The answer as one line."""
+    if isinstance(reply, OverspillError):
+        return json.dumps({"code": reply.code, "fate": int(reply.fate), "error": str(reply)}).encode() + b"\n"
+    return json.dumps(asdict(reply)).encode() + b"\n"
+
+
+def decode_reply(line: bytes) -> Reply:
+    """Reads an answer. Raises the node's own error, or ProtocolError when it is none."""
+    facts = _object(line)
+    try:
+        if "error" in facts:
+            raise from_wire(int(facts["code"]), int(facts["fate"]), _text(facts["error"]))
+        states = tuple(ModelState(**state) for state in facts["states"])
+        return Reply(states, tuple(_statistics(each) for each in facts["statistics"]), _text(facts["config"]))
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise ProtocolError("the control socket's answer cannot be read; update the older side") from None
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(line)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise ProtocolError("what came on the control socket is no line of JSON; check who speaks there")
+    return facts
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("text expected")
+    return value
+
+
+def _statistics(facts: dict[str, Any]) -> ModelStatistics:
+    names = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+    batches = tuple(
+        BatchStatistics(each["batch_size"], *(Duration(**each[name]) for name in names[3:]))
+        for each in facts["batches"]
+    )
+    failures = tuple((str(reason), int(count)) for reason, count in facts["failures"])
+    durations = {name: Duration(**facts[name]) for name in names}
+    return ModelStatistics(**{**facts, **durations, "batches": batches, "failures": failures})

@@ -1,0 +1,45 @@
+"""What the executors' side tells the node's: what became of tasks, and of models.
+
+These are the contracts of `workers/shell.py`, which sees it, with `workers/reception.py`, which answers callers, and
+with `workers/library.py`, which knows the models. Read those next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from workers.handover import Loaded, Spent
+    from workers.job import Job
+
+
+class Settlement(Protocol):
+    """Who hears what became of tasks."""
+
+    def done(self, job: Job, flags: int, spent: Spent, frame: bytes, holder: tuple[int, int]) -> None:
+        """An executor has finished a task; `frame` is its final frame."""
+
+    def lost(self, job: Job, why: str, *, answered: bool) -> None:
+        """The executor ended while it ran this job; `answered` says that the tenant had the answer by then."""
+
+    def came_back(self, job: Job) -> None:
+        """An executor ended before it began this job."""
+
+    def executor_opened(self) -> None:
+        """An executor has warm models and takes work."""
+
+    def executors_changed(self) -> None:
+        """An executor takes no more work."""
+
+
+class Shelves(Protocol):
+    """Who hears what became of models."""
+
+    def loaded(self, results: tuple[Loaded, ...]) -> None:
+        """An executor has loaded what it should, or could not."""
+
+    def staged(self, number: int, serial: int, loaded: Loaded) -> None:
+        """Executor `number` has loaded what was staged beside its models, or could not."""
+
+    def executor_ended(self, number: int, why: str, loading: str) -> None:
+        """A process is gone, and with it what it held; `loading` is the model that it was at, at its start."""
