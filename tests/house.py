@@ -39,6 +39,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "grpc": ("fabric/rpc_fallback/*", "frontdoor/*"),
     "grpc_health": ("fabric/rpc_fallback/*", "frontdoor/*"),
     "google": ("frontdoor/*",),
+    "aiohttp": ("frontdoor/*",),
     "consul": ("discovery/consul.py",),
     "requests": ("discovery/consul.py",),
     "cupy": ("workers/device.py", "examples/dispatch/route_plan/gpu/*"),

@@ -53,9 +53,11 @@ def public_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def tell_state(instance: Instance) -> None:
-    """Logs the state."""
+def tell_state(instance: Instance, front: tuple[int, int] = (0, 0)) -> None:
+    """Logs the state, and the front door's ports when it is ready."""
     _log.info("%s", state_line(instance))
+    if front[0] and instance.readiness is Readiness.READY:
+        _log.info("front door of %s: gRPC on port %d, HTTP and metrics on port %d", instance.node_id, *front)
 
 
 def tell_stopped(node_id: str) -> None:

@@ -15,6 +15,7 @@ EXECUTORS_MAX = 64
 WIRES = ("local", "rdma", "rpc")
 MODEL_CONTROLS = ("none", "explicit")
 WIRES_DEFAULT = ("local", "rpc")
+FRONTDOOR_SHM = ("copy", "trust", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,18 @@ class NodeConfig:
     tls_ca: str = ""
     rpc_token: str = ""
     """A secret that every caller of the rpc wire must show; empty asks for none."""
+    frontdoor: str = ""
+    """`[HOST:]PORT` of the front door for stock clients (gRPC); empty for none, without a host only this one."""
+    frontdoor_http: str = ""
+    """Its port for HTTP and metrics; empty takes the next one after gRPC's."""
+    frontdoor_timeout_s: float = 300.0
+    """For stock clients' requests that bring no time of their own."""
+    frontdoor_message_bytes_max: int = 64 << 20
+    """What the tensors of one message may take; larger ones are refused before they are read."""
+    frontdoor_shm: str = "copy"
+    """Stock clients' shared memory: `copy` moves bytes by system calls, `trust` maps it, `off` refuses it."""
+    frontdoor_shm_lease_s: float = 3.0
+    """How long regions outlive the client that registered them; 0 for ever."""
     rdma_device: str = ""
     """The RDMA device to use, such as mlx5_0; empty takes the best one."""
     rdma_gid_index: int = -1
@@ -80,10 +93,18 @@ class NodeConfig:
             raise ConfigError("load_models names models to load, but all are loaded; say --model-control explicit, too")
         if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_ca and not self.tls_cert):
             raise ConfigError("TLS needs both tls_cert and tls_key, and tls_ca only beside them; give the missing file")
-        for name, least in (("drain_s", 0), ("queue_max", 1), ("tenants_max", 1), ("threads_per_executor", 0)):
+        for name, least in (
+            ("drain_s", 0),
+            ("queue_max", 1),
+            ("tenants_max", 1),
+            ("threads_per_executor", 0),
+            ("frontdoor_timeout_s", 1),
+            ("frontdoor_message_bytes_max", 1),
+            ("frontdoor_shm_lease_s", 0),
+        ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
-        _ = (self.executors, self.rpc_host_port)
+        _ = (self.executors, self.rpc_host_port, self.frontdoor_addresses)
 
     @property
     def executors(self) -> int:
@@ -106,6 +127,21 @@ class NodeConfig:
             raise ConfigError(f"listen is {self.listen!r}; give HOST:PORT, with port 0 for any free one")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
+    @property
+    def frontdoor_addresses(self) -> tuple[str, int, int]:
+        """The front door's host and its ports for gRPC and HTTP. Raises ConfigError for what is none."""
+        host, _, port = self.frontdoor.rpartition(":")
+        numbers = []
+        for setting, text in (("frontdoor", port or "0"), ("frontdoor_http", self.frontdoor_http or "0")):
+            if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+                raise ConfigError(f"{setting} is {text!r}; give a port, of the front door with a host: [HOST:]PORT")
+            numbers.append(int(text))
+        if self.frontdoor_http and not self.frontdoor:
+            raise ConfigError("frontdoor_http needs a front door; say --frontdoor PORT too")
+        if self.frontdoor_shm not in FRONTDOOR_SHM:
+            raise ConfigError(f"frontdoor_shm is {self.frontdoor_shm!r}; give one of {', '.join(FRONTDOOR_SHM)}")
+        return host.removeprefix("[").removesuffix("]") or "127.0.0.1", numbers[0], numbers[1]
+
     @classmethod
     def load(
         cls,
@@ -119,6 +155,9 @@ class NodeConfig:
         node_id: str | None = None,
         model_control: str | None = None,
         load_models: list[str] | None = None,
+        frontdoor: str | None = None,
+        frontdoor_http: str | None = None,
+        frontdoor_shm: str | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
         tls_ca: str | None = None,
@@ -128,6 +167,7 @@ class NodeConfig:
         given: dict[str, object] = {
             "registry": registry, "models": models, "listen": listen, "devices": devices, "wires": wires,
             "node_id": node_id, "model_control": model_control, "load_models": load_models,
+            "frontdoor": frontdoor, "frontdoor_http": frontdoor_http, "frontdoor_shm": frontdoor_shm,
             "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca,
             "exit_with_parent": exit_with_parent or None,
         }  # fmt: skip

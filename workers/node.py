@@ -96,7 +96,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
                 " stop that one, or give another --node-id"
             ) from None
         self._control = ControlListener(self._reactor, control_path(self._socket_path), self._library)
-        self._port = self._make_port() if "rpc" in config.wires else None
+        self._port = self._make_port() if "rpc" in config.wires or config.frontdoor else None
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT, then drains; gives the exit code. Raises what made a start impossible."""
@@ -157,7 +157,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         if instance == self._published:
             return
         if self._published is None or instance.readiness is not self._published.readiness:
-            tell_state(instance)
+            tell_state(instance, self._port.front if self._port is not None else (0, 0))
             if self._port is not None:
                 self._port.tell_ready(ready=instance.readiness is Readiness.READY)
         self._published = instance
@@ -170,7 +170,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         state = readiness(
             ready=self._crew.ready,
             was_ready=self._was_ready,
-            port_down=self._port is not None and not port,
+            port_down=self._port is not None and self._port.down,
             draining=self._draining,
             any_model=self._library.inventory.any_model,
         )

@@ -1,4 +1,4 @@
-"""Starts the port process, learns its address, and starts it again when it ends: meanwhile the node serves locally.
+"""Starts a port's process, learns its address, and starts it again when it ends: meanwhile the node serves locally.
 
 The first start decides about the node (a port in use is the operator's to mend); later ones are tried with growing
 pauses, always on the port that was had first, so that callers find it again. This module never speaks gRPC. Read
@@ -75,6 +75,39 @@ class RdmaPortSettings:
     ready: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """What the front door's process is told (`frontdoor/config.py` has the meanings)."""
+
+    host: str
+    port: int
+    http_port: int
+    tls_cert: str
+    tls_key: str
+    tls_ca: str
+    arena_bytes_max: int
+    socket: str
+    node_id: str
+    node_epoch: int
+    timeout_s: float
+    message_bytes_max: int
+    shm: str
+    shm_lease_s: float
+    control: bool
+    grace_s: float = GRACE_S
+    parent_pid: int = 0
+    ready: bool = False
+
+
+Settings = PortSettings | RdmaPortSettings | FrontSettings
+_PROGRAMS: dict[type[Settings], tuple[str, str]] = {
+    PortSettings: ("rpc port", "workers.port"),
+    RdmaPortSettings: ("rdma port", "workers.rdma_port"),
+    FrontSettings: ("front door", "frontdoor.port"),
+}
+"""What each is called, and the module that its process runs."""
+
+
 class PortOwner(Protocol):
     """Who is told of the port."""
 
@@ -87,12 +120,12 @@ class PortOwner(Protocol):
 
 class PortKeeper:  # mutable: owns the process
     """A port of one node. `port` is its number while it serves, else 0; `name` is what an rdma port serves on, empty
-    while it has no device; `answered` says that it has told either once."""
+    while it has no device; `http_port` is what a front door has beside; `answered` says that it has told once."""
 
-    def __init__(self, reactor: Reactor, settings: PortSettings | RdmaPortSettings, owner: PortOwner) -> None:
-        self.port = 0
+    def __init__(self, reactor: Reactor, settings: Settings, owner: PortOwner) -> None:
+        self.port = self.http_port = 0
         self.name = ""
-        self._is_rdma = isinstance(settings, RdmaPortSettings)
+        self._kind, self._module = _PROGRAMS[type(settings)]
         self._reactor = reactor
         self._settings = settings
         self._owner = owner
@@ -107,10 +140,6 @@ class PortKeeper:  # mutable: owns the process
         self._timer: Timer | None = None
 
     @property
-    def _kind(self) -> str:
-        return "rdma" if self._is_rdma else "rpc"
-
-    @property
     def gone(self) -> bool:
         """Whether there is no process."""
         return self._process is None
@@ -118,7 +147,7 @@ class PortKeeper:  # mutable: owns the process
     def start(self) -> None:
         """Starts the process. Raises OSError when the system cannot give another one."""
         process = subprocess.Popen(  # noqa: S603 - our own module
-            python_module("workers.rdma_port" if self._is_rdma else "workers.port"),
+            python_module(self._module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
@@ -193,12 +222,15 @@ class PortKeeper:  # mutable: owns the process
             self._up_since_s = monotonic()
             self._had_port = True
             self._settings = replace(self._settings, port=self.port)
+            if isinstance(self._settings, FrontSettings):
+                self.http_port = int(str(answer["http_port"]))
+                self._settings = replace(self._settings, http_port=self.http_port)
             self._owner.port_changed()
         elif not self._had_port:
             self._stopping = True
             self._owner.port_failed(from_wire(int(str(answer["code"])), 0, str(answer["error"])))
         else:
-            _log.warning("the %s port cannot listen again: %s", self._kind, answer["error"])
+            _log.warning("the %s cannot listen again: %s", self._kind, answer["error"])
 
     def _exited(self, _events: int) -> None:
         process = self._process
@@ -216,14 +248,14 @@ class PortKeeper:  # mutable: owns the process
             return
         if not self._had_port:
             self._owner.port_failed(
-                Unavailable(f"the {self._kind} port ended with code {code} before it listened; see its log")
+                Unavailable(f"the {self._kind} ended with code {code} before it listened; see its log")
             )
             return
         if was_up and monotonic() - self._up_since_s >= STABLE_S:
             self._crashes = 0
         self._crashes += 1
         pause_s = min(BACKOFF_FIRST_S * 2 ** (self._crashes - 1), BACKOFF_MAX_S)
-        _log.warning("the %s port ended with code %d and is started again in %.1f s", self._kind, code, pause_s)
+        _log.warning("the %s ended with code %d and is started again in %.1f s", self._kind, code, pause_s)
         if was_up:
             self._owner.port_changed()  # after the reason: the node now says that it is degraded
         self._timer = self._reactor.call_later(pause_s, self._start_again)
@@ -234,7 +266,7 @@ class PortKeeper:  # mutable: owns the process
         try:
             self.start()
         except OSError as error:
-            _log.warning("the %s port cannot be started and is tried again: %s", self._kind, error.strerror)
+            _log.warning("the %s cannot be started and is tried again: %s", self._kind, error.strerror)
             self._timer = self._reactor.call_later(BACKOFF_MAX_S, self._start_again)
 
     def _hear_rest(self, process: subprocess.Popen[bytes]) -> None:

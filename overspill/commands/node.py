@@ -20,7 +20,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--model-control", metavar="MODE", help="none: all models, fixed (default); explicit: as asked")
     parser.add_argument("--load-model", metavar="NAME", action="append", help="with explicit: load it at the start")
     parser.add_argument("--node-id", metavar="NAME", help="name in the registry (default: host name and a random tail)")
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM) of the rpc wire")
+    parser.add_argument(
+        "--frontdoor", metavar="[HOST:]PORT", help="serve stock Triton clients: gRPC there, HTTP on the next port"
+    )
+    parser.add_argument("--frontdoor-http", metavar="PORT", help="another port for its HTTP and metrics")
+    parser.add_argument(
+        "--trust-client-shm", action="store_true", help="map clients' shared memory instead of copying it safely"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM) of the rpc wire and front door")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key (PEM)")
     parser.add_argument("--tls-ca", metavar="FILE", help="ask callers for certificates of this authority (PEM)")
     parser.add_argument("--config", metavar="FILE", help="node.toml: the same settings, and the limits")
@@ -43,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
         node_id=args.node_id,
         model_control=args.model_control,
         load_models=args.load_model,
+        frontdoor=args.frontdoor,
+        frontdoor_http=args.frontdoor_http,
+        frontdoor_shm="trust" if args.trust_client_shm else None,
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         tls_ca=args.tls_ca,

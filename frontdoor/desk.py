@@ -1,0 +1,148 @@
+"""What a front door knows of its node's models: asked on the node's control socket, each second and on demand.
+
+Asking blocks, so it is done in a thread. Between two answers the last one holds; whether the node is ready at all is
+pushed by the node itself, so that its end is known at once. This module never runs a request. Read
+`fabric/local/control.py` for the questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fabric.control import READY
+from fabric.errors import OverspillError, UnknownModel
+from frontdoor.engine import Model, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.control import ModelState, ModelStatistics
+    from fabric.local.control import NodeControl
+
+_log = logging.getLogger(__name__)
+LOOK_S = 1.0
+"""A look has the node read its repository. What ends all service at once is pushed, and not looked for."""
+
+
+class Desk:  # mutable: the last answers
+    """The models behind `control`. `ready` and `draining` are set by whoever hears the node."""
+
+    def __init__(self, control: NodeControl) -> None:
+        self.models: tuple[Model, ...] = ()
+        self.draining = False
+        self._ready = False
+        self._control = control
+        self._calls: list[Callable[[], None]] = []
+        self._mute = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node takes requests."""
+        return self._ready and not self.draining
+
+    def tell_ready(self, *, ready: bool) -> None:
+        """The node's own word."""
+        self._ready = ready
+        self._news()
+
+    def drain(self) -> None:
+        """The node takes no more work."""
+        self.draining = True
+        self._news()
+
+    def on_news(self, call: Callable[[], None]) -> None:
+        """Has `call` called whenever readiness or models have changed."""
+        self._calls.append(call)
+
+    async def look_for_ever(self) -> None:
+        """Asks again and again; ends by cancelling."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Asks what models there are. A node that does not answer leaves what was known."""
+        try:
+            models = await asyncio.to_thread(self._read, self.models)
+        except OverspillError as error:
+            if not self._mute:
+                _log.warning("the node does not say what models it has: %s", error)
+            self._mute = True
+            return
+        self._mute = False
+        if models != self.models:
+            self.models = models
+            self._news()
+
+    async def refreshed(self, model: Model) -> Model:
+        """The model with its configuration as it is now."""
+        text = await asyncio.to_thread(self._control.config, model.name, model.version)
+        fresh = _described(model, text)
+        self.models = tuple(fresh if each.name == model.name and each.version == model.version else each
+                            for each in self.models)  # fmt: skip
+        return fresh
+
+    async def config(self, model: Model) -> str:
+        """The model's configuration as Triton's JSON."""
+        return await asyncio.to_thread(self._control.config, model.name, model.version)
+
+    async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
+        """The figures of one model, or of all."""
+        return await asyncio.to_thread(self._control.statistics, name, version)
+
+    async def load(self, name: str, config: str) -> None:
+        """Has a model loaded, and knows of it when it returns."""
+        try:
+            await asyncio.to_thread(self._control.load, name, config)
+        finally:
+            await self.look()
+
+    async def unload(self, name: str) -> None:
+        """Has a model unloaded, and knows of it when it returns."""
+        try:
+            await asyncio.to_thread(self._control.unload, name)
+        finally:
+            await self.look()
+
+    def _read(self, before: tuple[Model, ...]) -> tuple[Model, ...]:
+        known = {(model.name, model.version): model for model in before if model.ready}
+        return tuple(self._model(state, known.get((state.name, state.version))) for state in self._control.index())
+
+    def _model(self, state: ModelState, known: Model | None) -> Model:
+        model = Model(state.name, state.version, state.state, state.reason)
+        if not model.ready:
+            return model
+        if known is not None:
+            return replace(known, state=state.state, reason=state.reason)
+        try:
+            return _described(model, self._control.config(state.name, state.version))
+        except UnknownModel:  # it went between two questions
+            return model
+
+    def _news(self) -> None:
+        for call in self._calls:
+            call()
+
+
+def _described(model: Model, config: str) -> Model:
+    """The model with what its configuration says of it."""
+    facts: dict[str, Any] = json.loads(config)
+    batched = facts.get("max_batch_size", 0) > 0
+    return replace(
+        model,
+        state=READY,
+        platform=facts.get("platform") or facts.get("backend", ""),
+        max_batch_size=int(facts.get("max_batch_size", 0)),
+        inputs=tuple(_tensor(each, batched=batched) for each in facts.get("input", ())),
+        outputs=tuple(_tensor(each, batched=batched) for each in facts.get("output", ())),
+    )
+
+
+def _tensor(facts: dict[str, Any], *, batched: bool) -> Tensor:
+    dtype = facts["data_type"].removeprefix("TYPE_")
+    dims = tuple(int(dim) for dim in facts["dims"])
+    return Tensor(facts["name"], "BYTES" if dtype == "STRING" else dtype, (-1, *dims) if batched else dims)

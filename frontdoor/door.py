@@ -1,0 +1,268 @@
+"""One inference, whichever protocol asked for it: inputs gathered where the engine wants them, outputs put where asked.
+
+An input is copied once, from the message or from shared memory to its place, and so is an output. A large copy runs in
+a thread, so that no other client waits for it. The region of a request stays open until the request has ended, however
+it ends. This module speaks no protocol and runs no model. Read `frontdoor/over_node.py` next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fabric.control import LOADING, UNLOADING
+from fabric.deadline import Deadline
+from fabric.dtypes import DType
+from fabric.errors import DeadlineExceeded, Fate, InvalidArgument, Unavailable
+from fabric.layout import BODY_BYTES_MAX, NDIM_MAX, TensorSpec
+from frontdoor.classes import classified
+from frontdoor.counters import Counters
+from frontdoor.failures import Refusal, Status
+from frontdoor.values import Done, Given, Output, Place, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from frontdoor.clients import Owner
+    from frontdoor.engine import Answered, Engine, Model
+    from frontdoor.leases import Leases
+    from frontdoor.regions import Region, Regions
+    from frontdoor.values import Asked
+
+_WHY = {
+    LOADING: "it is being loaded; wait",
+    UNLOADING: "it is being unloaded; load it again",
+}
+INLINE_COPY_BYTES = 256 * 1024
+"""A copy up to this takes some 50 us; handing it to a thread takes as long."""
+COPY_THREADS = 2
+"""Copies share the memory's bandwidth, which two threads of a small machine fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the address of the client's end, and which of our ports it came to."""
+
+    peer: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """Bounds of one front door. `timeout_s` is for requests that bring no time of their own."""
+
+    timeout_s: float = 300.0
+    running_max: int = 1024
+
+
+class Door:  # mutable: counts what is going on
+    """Inference over one engine. `leases` is None where shared memory is switched off."""
+
+    def __init__(self, engine: Engine, regions: Regions, leases: Leases | None, limits: DoorLimits) -> None:
+        self.engine = engine
+        self.regions = regions
+        self.leases = leases
+        self.counters = Counters()
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="overspill-copy")
+
+    def close(self) -> None:
+        """Lets go of threads and regions."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self.regions.close()
+
+    # What is there.
+
+    def versions(self, name: str) -> tuple[Model, ...]:
+        """All versions of a model. Raises NOT_FOUND."""
+        found = tuple(model for model in self.engine.models() if model.name == name)
+        if not found:
+            known = sorted({model.name for model in self.engine.models()})
+            close = get_close_matches(name, known, n=1) or known[:8]
+            raise Refusal(Status.NOT_FOUND, f"there is no model {name[:80]!r}; there is {', '.join(close) or 'none'}")
+        return found
+
+    def model(self, name: str, version: str = "", *, ready: bool = True) -> Model:
+        """A model; without a version the highest one. Raises NOT_FOUND, and UNAVAILABLE unless it takes requests
+        (which `ready` asks for)."""
+        versions = self.versions(name)
+        if version:
+            versions = tuple(model for model in versions if model.version == version)
+            if not versions:
+                raise Refusal(
+                    Status.NOT_FOUND, f"model {name!r} has no version {version[:40]!r}; leave the version out"
+                )
+        serving = [model for model in versions if model.ready]
+        if ready and not serving:
+            why = versions[-1].reason or _WHY.get(versions[-1].state, "it was unloaded; load it again")
+            raise Unavailable(f"model {name!r} is not ready: {why}")
+        return max(serving or versions, key=lambda model: (len(model.version), model.version))
+
+    async def owner(self, caller: Caller) -> Owner:
+        """The caller as an owner of shared memory. Raises UNIMPLEMENTED where that is switched off."""
+        if self.leases is None:
+            told = 'shared memory is switched off here; send tensors raw, or have it set to "copy"'
+            raise Refusal(Status.UNIMPLEMENTED, told)
+        return await self.leases.owner(caller.peer, caller.port)
+
+    # One inference.
+
+    async def infer(self, asked: Asked, caller: Caller, deadline: Deadline | None) -> Done:
+        """Runs a request. `deadline` is the client's, if it told one. Raises OverspillError; cancelling it cancels the
+        request wherever it is. Whoever gets a reply releases it."""
+        if self.counters.running >= self._limits.running_max:
+            raise Unavailable(f"{self.counters.running} requests are running here; try again later")
+        until = self._until(asked, deadline)
+        self.counters.running += 1
+        try:
+            return await self._infer(asked, caller, until)
+        except DeadlineExceeded as error:
+            if asked.options.timeout_us and until != deadline:
+                # The protocol's own limit: Triton's word for a request that waited longer than it allows.
+                raise Refusal(Status.UNAVAILABLE, f"timeout of the request: {error}", error.fate) from None
+            raise
+        finally:
+            self.counters.running -= 1
+
+    def _until(self, asked: Asked, given: Deadline | None) -> Deadline:
+        now = time.monotonic()
+        until = given or Deadline(now + self._limits.timeout_s)
+        if asked.options.timeout_us:
+            until = until.earlier(Deadline(now + asked.options.timeout_us / 1e6))
+        if until.expired(now):
+            raise DeadlineExceeded("the time was over when the request arrived; give it more", Fate.NEVER_RAN)
+        return until
+
+    async def _infer(self, asked: Asked, caller: Caller, deadline: Deadline) -> Done:
+        model = self.model(asked.model, asked.version)
+        if _strange(model, asked):
+            model = await self.engine.refreshed(model)  # a reload may have brought outputs that were not known
+        _check_wanted(model, asked)
+        specs = tuple(_spec_of(given) for given in asked.inputs)
+        with ExitStack() as held:
+            regions = await self._hold_regions(asked, caller, held)
+            staged = await self.engine.stage(model, specs, deadline)
+            held.callback(staged.release)
+            await self._fill(asked, staged.views, regions)
+            answered = await staged.run(deadline, asked.options.priority)
+            try:
+                outputs = await self._hand_out(model, asked, answered, regions)
+            except BaseException:  # whatever it was: the memory goes back
+                answered.release()
+                raise
+        return Done(model.name, model.version, asked.id, outputs, answered.release)
+
+    async def _hold_regions(self, asked: Asked, caller: Caller, held: ExitStack) -> dict[str, Region]:
+        """Opens no region that another request could close meanwhile. Raises before anything runs."""
+        places = [given.data for given in asked.inputs if isinstance(given.data, Place)]
+        places += [wanted.place for wanted in asked.outputs if wanted.place is not None]
+        if not places:
+            return {}
+        owner = await self.owner(caller)
+        found: dict[str, Region] = {}
+        for place in places:
+            if place.region not in found:
+                region = found[place.region] = self.regions.find(owner, place.region)
+                region.hold()
+                held.callback(region.let_go)
+            found[place.region].check(place)
+        return found
+
+    async def _fill(self, asked: Asked, views: tuple[memoryview, ...], regions: dict[str, Region]) -> None:
+        for given, view in zip(asked.inputs, views, strict=True):
+            if isinstance(given.data, Place):
+                region, offset = regions[given.data.region], given.data.offset
+                self.counters.bytes_in["shm"] += len(view)
+                await self._copy(len(view), partial(region.read_into, offset, view))
+            else:
+                self.counters.bytes_in["raw"] += len(view)
+                await self._copy(len(view), partial(_move, given.data, view))
+
+    async def _hand_out(
+        self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Region]
+    ) -> tuple[Output, ...]:
+        found = {spec.name: (spec, view) for spec, view in answered.outputs}
+        outputs = []
+        everything = tuple(Wanted(name, binary=asked.options.binary_output) for name in found)
+        for wanted in asked.outputs or everything:
+            if wanted.name not in found:
+                raise InvalidArgument(f"model {model.name!r} has no output {wanted.name!r}; it has {', '.join(found)}")
+            spec, view = found[wanted.name]
+            if wanted.classes:
+                spec, view = classified(spec, view, wanted.classes, batched=model.max_batch_size > 0)
+            if wanted.place is not None:
+                await self._put(spec, view, wanted.place, regions[wanted.place.region])
+                outputs.append(Output(spec, None, Place(wanted.place.region, wanted.place.offset, spec.nbytes), wanted))
+            else:
+                self.counters.bytes_out["raw"] += spec.nbytes
+                outputs.append(Output(spec, view, None, wanted))
+        return tuple(outputs)
+
+    async def _put(self, spec: TensorSpec, view: memoryview, place: Place, region: Region) -> None:
+        if spec.nbytes > place.nbytes:
+            raise Refusal(
+                Status.INTERNAL,
+                f"output {spec.name!r} has {spec.nbytes} bytes and its place in region {place.region!r}"
+                f" {place.nbytes}; give it more",
+            )
+        self.counters.bytes_out["shm"] += spec.nbytes
+        await self._copy(spec.nbytes, partial(region.write_from, place.offset, view))
+
+    async def _copy(self, nbytes: int, work: Callable[[], None]) -> None:
+        """Runs a copy, in a thread if it is large. A cancelled wait ends when the copy has: its memory is in use."""
+        if nbytes <= INLINE_COPY_BYTES:
+            if nbytes:
+                work()
+            return
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait({running})
+            running.exception()  # nobody is there to be told
+            raise
+
+
+def _move(source: memoryview, target: memoryview) -> None:
+    # numpy lets other threads run while it copies; a slice assignment would not.
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+def _strange(model: Model, asked: Asked) -> str:
+    """The first output asked for that the model is not known to have; none where its outputs are not known."""
+    known = {tensor.name for tensor in model.outputs}
+    return next((wanted.name for wanted in asked.outputs if known and wanted.name not in known), "")
+
+
+def _check_wanted(model: Model, asked: Asked) -> None:
+    strange = _strange(model, asked)
+    if strange:
+        names = ", ".join(tensor.name for tensor in model.outputs)
+        raise InvalidArgument(f"model {model.name!r} has no output {strange[:80]!r}; it has {names}")
+    if len({wanted.name for wanted in asked.outputs}) != len(asked.outputs):
+        raise InvalidArgument("an output is asked for twice; ask for each once")
+
+
+def _spec_of(given: Given) -> TensorSpec:
+    """The spec of an input. Raises InvalidArgument where shape and bytes do not add up."""
+    if len(given.shape) > NDIM_MAX or any(dim < 0 for dim in given.shape):
+        raise InvalidArgument(f"input {given.name[:80]!r} has shape {list(given.shape)[:8]}; give sizes of at least 0")
+    nbytes = given.data.nbytes
+    if given.dtype is DType.BYTES:
+        return TensorSpec(given.name, given.dtype, given.shape, nbytes)
+    expected = prod(given.shape) * given.dtype.numpy.itemsize
+    if expected != nbytes or expected > BODY_BYTES_MAX:
+        raise InvalidArgument(
+            f"input {given.name[:80]!r} brings {nbytes} bytes; its shape {list(given.shape)} of {given.dtype.name}"
+            f" takes {expected}"
+        )
+    return TensorSpec(given.name, given.dtype, given.shape, nbytes)

@@ -1,0 +1,120 @@
+"""What the front door asks of anything that can infer, and the values that pass between them.
+
+There are two engines: a node (`frontdoor/over_node.py`) and a router, which makes a gateway. An engine knows models and
+runs requests; it knows nothing of gRPC, HTTP or the shared memory of clients. Inputs are written where the engine wants
+them, once (`Staged.views`), and outputs are read where they lie. Read `frontdoor/door.py` next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from fabric.control import READY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.control import ModelStatistics
+    from fabric.deadline import Deadline
+    from fabric.layout import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A declared input or output. `dims` are as sent, -1 where any size goes."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One version of a model, as its engine tells of it. `state` is a word of `fabric/control.py`, `reason` why it is
+    not ready. `max_batch_size` is 0 where the first dimension is no batch, or that is not known."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+    platform: str = ""
+    max_batch_size: int = 0
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.state == READY
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A figure of the engine's own, for the metrics page: a value for each set of labels. `counts`: it only grows."""
+
+    name: str
+    tells: str
+    counts: bool
+    samples: tuple[tuple[tuple[tuple[str, str], ...], float], ...]
+
+
+class Answered(Protocol):
+    """A reply: its outputs lie in the engine's memory until `release`."""
+
+    @property
+    def outputs(self) -> tuple[tuple[TensorSpec, memoryview], ...]:
+        """Each output's spec and its bytes; BYTES in the protocol's serialised form."""
+
+    def release(self) -> None:
+        """Gives the memory back; no view of it may be read afterwards. Safe to call twice."""
+
+
+class Staged(Protocol):
+    """Memory for the inputs of one request."""
+
+    @property
+    def views(self) -> tuple[memoryview, ...]:
+        """Where each input is to be written, in the order of the specs given, each of exactly its `nbytes`."""
+
+    async def run(self, deadline: Deadline, priority: int) -> Answered:
+        """Runs the request. Cancelling it cancels the request. Raises OverspillError."""
+
+    def release(self) -> None:
+        """Gives the memory back, when whatever still reads it has ended. Safe to call twice."""
+
+
+class Engine(Protocol):
+    """Anything that can infer. Everything but the coroutines answers at once, from what is known."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+
+    def models(self) -> tuple[Model, ...]:
+        """All models, those that are refused too."""
+
+    async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> Staged:
+        """Memory for the inputs of one request. Raises OverspillError: what the model does not take, or no room."""
+
+    async def refreshed(self, model: Model) -> Model:
+        """The model as it is now, asked for anew: metadata may have changed with a reload. Raises OverspillError."""
+
+    async def config(self, model: Model) -> str:
+        """The model's configuration, as the JSON of Triton's message. Raises OverspillError."""
+
+    async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
+        """The figures of one model, or of all. Raises UnknownModel, or Unavailable when they cannot be had."""
+
+    async def gauges(self) -> tuple[Gauge, ...]:
+        """Figures of its own for the metrics page."""
+
+    async def load(self, name: str, config: str) -> None:
+        """Loads a model or loads it again, with another configuration if `config` is not empty. Raises OverspillError;
+        a version that served until now goes on then."""
+
+    async def unload(self, name: str) -> None:
+        """Takes a model out of service. Raises OverspillError."""
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Has `call` called, on the engine's loop, whenever readiness or models change."""

@@ -1,0 +1,198 @@
+"""What the front door tells and changes besides inference, free of any protocol: names, repository, memory, settings.
+
+Both protocols ask here, so that they cannot differ. What a client may change (models, log settings) is the operator's
+to allow. This module never runs a request. Read `frontdoor/grpc_facts.py` and `frontdoor/http_facts.py` next.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from fabric.errors import InvalidArgument, OverspillError, Unavailable
+from frontdoor.failures import Refusal, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fabric.control import ModelStatistics
+    from frontdoor.door import Caller, Door
+    from frontdoor.engine import Model
+    from frontdoor.regions import RegionStatus
+
+EXTENSIONS = (
+    "classification", "model_configuration", "model_repository", "model_repository(unload_dependents)",
+    "schedule_policy", "sequence", "statistics", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data",
+    "parameters", "trace", "logging",
+)  # fmt: skip
+CUDA_HANDLE_BYTES = 64  # sizeof(cudaIpcMemHandle_t), cuda_runtime_api.h
+_NO_CUDA = Refusal(Status.UNIMPLEMENTED, "this front door has no CUDA device; use system shared memory, or raw tensors")
+_TRACE = (
+    ("log_frequency", ("0",)), ("trace_count", ("-1",)), ("trace_file", ("",)), ("trace_level", ("OFF",)),
+    ("trace_mode", ("triton",)), ("trace_rate", ("1000",)),
+)  # fmt: skip
+"""Triton's trace settings at rest; traces are not taken here."""
+
+Setting = bool | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """What clients may do beside asking: load and unload models and change log settings (`control`)."""
+
+    control: bool = False
+
+
+class Facts:  # mutable: remembers log settings
+    """Everything but inference, over one door."""
+
+    def __init__(self, door: Door, permits: Permits, name: str) -> None:
+        self._door = door
+        self._engine = door.engine
+        self._permits = permits
+        self._log: dict[str, Setting] = {
+            "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
+            "log_format": "default",
+        }  # fmt: skip
+        self.name = name
+        try:
+            self.version = version("overspill")
+        except PackageNotFoundError:  # run from a checkout that was never installed
+            self.version = "0+checkout"
+
+    # Health and metadata.
+
+    def ready(self) -> bool:
+        """Whether the server takes requests."""
+        return self._engine.ready
+
+    def model_ready(self, name: str, version: str) -> bool:
+        """Whether a model takes requests. Raises NOT_FOUND for one that is not there."""
+        return self._engine.ready and self._door.model(name, version, ready=False).ready
+
+    async def metadata(self, name: str, version: str) -> tuple[Model, tuple[str, ...]]:
+        """A model as it is now, and all its versions that serve. Raises NOT_FOUND or UNAVAILABLE."""
+        model = await self._engine.refreshed(self._door.model(name, version))
+        return model, tuple(each.version for each in self._door.versions(name) if each.ready)
+
+    async def config(self, name: str, version: str) -> str:
+        """A model's configuration as JSON of Triton's message."""
+        return await self._engine.config(self._door.model(name, version))
+
+    async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
+        """Figures of one model, or of all. Raises NOT_FOUND."""
+        if name:
+            self._door.model(name, version, ready=False)
+        return await self._engine.statistics(name, version)
+
+    # Repository.
+
+    def index(self, repository: str, *, ready: bool) -> tuple[Model, ...]:
+        """All models, or those that are ready."""
+        if repository:
+            raise Refusal(Status.NOT_FOUND, f"there is no repository {repository[:80]!r}; leave the name out")
+        return tuple(model for model in self._engine.models() if model.ready or not ready)
+
+    async def load(self, name: str, parameters: Mapping[str, Setting | bytes]) -> None:
+        """Loads a model. `config` is the only parameter: files come with the node's repository."""
+        self._check_control()
+        config = parameters.get("config", "")
+        for key in parameters:
+            if key.startswith("file:"):
+                told = "models are not sent here; put their files into the node's repository, then load"
+                raise Refusal(Status.UNIMPLEMENTED, told)
+            if key != "config":
+                raise InvalidArgument(f"parameter {key[:80]!r} of a load is unknown; give config, or none")
+        if not isinstance(config, str):
+            raise InvalidArgument("parameter 'config' of a load is no text; give a configuration as JSON")
+        await self._engine.load(name, config)
+
+    async def unload(self, name: str, parameters: Mapping[str, Setting | bytes]) -> None:
+        """Takes a model out of service. No model here has dependents, so that parameter changes nothing."""
+        self._check_control()
+        for key, value in parameters.items():
+            if key != "unload_dependents" or not isinstance(value, bool):
+                raise InvalidArgument(
+                    f"parameter {key[:80]!r} of an unload is {value!r}; give unload_dependents, a bool"
+                )
+        await self._engine.unload(name)
+
+    def _check_control(self) -> None:
+        if not self._permits.control:
+            told = "clients may not load or unload models here; start the node with --model-control explicit"
+            raise Unavailable(told)
+
+    # Shared memory.
+
+    async def register(self, caller: Caller, name: str, key: str, offset: int, nbytes: int) -> None:
+        """Registers system shared memory."""
+        self._door.regions.register(await self._door.owner(caller), name, key, offset, nbytes)
+
+    async def unregister(self, caller: Caller, name: str) -> None:
+        """Forgets system shared memory; without a name all of this client's."""
+        self._door.regions.unregister(await self._door.owner(caller), name)
+
+    async def regions(self, caller: Caller, name: str) -> tuple[RegionStatus, ...]:
+        """System shared memory that this client can use."""
+        return self._door.regions.status(await self._door.owner(caller), name)
+
+    def register_cuda(self, name: str, handle: bytes, device_id: int, nbytes: int) -> None:
+        """Registers CUDA shared memory. Raises what is wrong with the request first, then UNIMPLEMENTED."""
+        if len(handle) != CUDA_HANDLE_BYTES or device_id < 0 or not name or not nbytes:
+            raise InvalidArgument(
+                f"CUDA region {name[:80]!r} needs a handle of {CUDA_HANDLE_BYTES} bytes, a device, a size"
+            )
+        raise _NO_CUDA
+
+    def cuda_regions(self, name: str) -> tuple[()]:
+        """CUDA shared memory: none. Raises NOT_FOUND for a name."""
+        if name:
+            raise Refusal(Status.NOT_FOUND, f"there is no CUDA region {name[:80]!r}; register it first")
+        return ()
+
+    # Settings.
+
+    def trace(self, model: str, changes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Trace settings. Raises UNIMPLEMENTED for any but those that stand."""
+        if model:
+            self._door.versions(model)
+        known = dict(_TRACE)
+        for key, values in changes.items():
+            if key not in known:
+                raise InvalidArgument(f"trace setting {key[:80]!r} is unknown; known are {', '.join(known)}")
+            if values and values != known[key]:  # no value at all asks for the default
+                raise Refusal(Status.UNIMPLEMENTED, "traces are not taken here; leave trace_level OFF")
+        return _TRACE
+
+    def logging(self, changes: Mapping[str, Setting]) -> tuple[tuple[str, Setting], ...]:
+        """Log settings of the front door's process, changed if the operator allows it."""
+        if changes:
+            self._check_control()
+        for key, value in changes.items():
+            if key not in self._log:
+                raise InvalidArgument(f"log setting {key[:80]!r} is unknown; known are {', '.join(self._log)}")
+            if type(value) is not type(self._log[key]):
+                raise InvalidArgument(f"log setting {key!r} is {value!r}; give a {type(self._log[key]).__name__}")
+            if key in {"log_file", "log_format"} and value != self._log[key]:
+                raise Refusal(Status.UNIMPLEMENTED, f"{key} is the operator's to choose; leave it out")
+        self._log.update(changes)
+        logging.getLogger().setLevel(self._level())
+        return tuple(self._log.items())
+
+    def _level(self) -> int:
+        if self._log["log_verbose_level"]:
+            return logging.DEBUG
+        for key, level in (("log_info", logging.INFO), ("log_warning", logging.WARNING), ("log_error", logging.ERROR)):
+            if self._log[key]:
+                return level
+        return logging.CRITICAL
+
+
+def told(error: BaseException) -> OverspillError:
+    """What a client reads of an error that is none of ours: a bug, whose traceback is in the log."""
+    if isinstance(error, OverspillError):
+        return error
+    logging.getLogger(__name__).error("the front door failed on a request", exc_info=error)
+    return Refusal(Status.INTERNAL, "the front door failed on this request; its log says why, tell its operator")

@@ -1,0 +1,161 @@
+"""The gRPC service of the protocol: infers and streams itself, and hands the other calls to `frontdoor/grpc_facts.py`.
+
+Messages come and go as bytes, so that gRPC keeps out of the tensors. A call that its client gave up is a cancelled
+task here, and cancels its request wherever that is. Every error leaves as a status of Triton's, with the request's fate
+beside it. This module opens no port. Read `frontdoor/grpc_server.py` next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+
+from fabric.deadline import TIMEOUT_MAX_S, Deadline
+from fabric.errors import InvalidArgument, OverspillError
+from frontdoor.door import Caller
+from frontdoor.facts import told
+from frontdoor.failures import status_of
+from frontdoor.grpc_infer import read_request, write_response, write_stream_error, write_stream_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from frontdoor.door import Door
+    from frontdoor.grpc_facts import GrpcFacts
+
+SERVICE = "inference.GRPCInferenceService"
+FATE = "overspill-fate"
+"""Trailing metadata of an error: `never_ran` may be sent again anywhere, `ran` and `unknown` where that is safe."""
+STREAM_AHEAD_MAX = 16
+"""Requests of one stream that run at the same time: the answers come in the order of the requests, so later ones wait
+in memory."""
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+Context = Any
+"""A grpc.aio.ServicerContext; grpc has no types."""
+
+
+class GrpcService:
+    """All 20 calls over one door. `port` is where they come in."""
+
+    def __init__(self, door: Door, facts: GrpcFacts, port: int) -> None:
+        self._door = door
+        self._facts = facts
+        self._port = port
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service, for a gRPC server."""
+        methods = {
+            name: grpc.unary_unary_rpc_method_handler(self._unary(name, kind, act))
+            for name, (kind, act) in self._facts.acts.items()
+        }
+        methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._infer)
+        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _unary(self, name: str, kind: Any, act: Any) -> Any:
+        async def call(raw: bytes, context: Context) -> bytes:
+            try:
+                request = _parsed(kind, raw, name)
+                answer: bytes = (await act(request, self._caller(context))).SerializeToString()
+            except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
+                await _refuse(context, told(error))
+            return answer
+
+        return call
+
+    async def _infer(self, raw: bytes, context: Context) -> bytes:
+        try:
+            answer = await self._answer(raw, context)
+        except asyncio.CancelledError:
+            self._door.counters.requests["grpc", "CANCELLED"] += 1
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
+            known = told(error)
+            self._door.counters.requests["grpc", status_of(known).name] += 1
+            await _refuse(context, known)
+        self._door.counters.requests["grpc", "OK"] += 1
+        return answer
+
+    async def _answer(self, raw: bytes, context: Context) -> bytes:
+        asked = read_request(raw)
+        done = await self._door.infer(asked, self._caller(context), _deadline(context))
+        try:
+            return write_response(done)
+        finally:
+            done.release()
+
+    async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        """Answers in the order of the requests, some of which run ahead. A failed request is one answer of the stream,
+        which goes on."""
+        running: deque[asyncio.Task[bytes]] = deque()
+        caller = self._caller(context)
+        came: asyncio.Task[bytes | None] | None = None
+        try:
+            over = False
+            while not over or running:
+                if came is None and not over and len(running) < STREAM_AHEAD_MAX:
+                    came = asyncio.create_task(_next(requests))
+                waited: set[asyncio.Task[Any]] = {task for task in (came, *list(running)[:1]) if task is not None}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                if came is not None and came.done():
+                    raw, came = came.result(), None
+                    if raw is None:
+                        over = True
+                    else:
+                        running.append(asyncio.create_task(self._stream_answer(raw, caller, _deadline(context))))
+                while running and running[0].done():
+                    yield running.popleft().result()
+        finally:
+            for task in (*running, *((came,) if came is not None else ())):
+                task.cancel()
+
+    async def _stream_answer(self, raw: bytes, caller: Caller, deadline: Deadline | None) -> bytes:
+        request_id = ""
+        try:
+            asked = read_request(raw)
+            request_id = asked.id
+            done = await self._door.infer(asked, caller, deadline)
+            try:
+                answer = write_stream_response(done)
+            finally:
+                done.release()
+        except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
+            known = told(error)
+            self._door.counters.requests["grpc", status_of(known).name] += 1
+            return write_stream_error(request_id, str(known))
+        self._door.counters.requests["grpc", "OK"] += 1
+        return answer
+
+    def _caller(self, context: Context) -> Caller:
+        return Caller(context.peer(), self._port)
+
+
+async def _next(requests: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(requests, None)
+
+
+def _parsed(kind: Any, raw: bytes, name: str) -> Any:
+    request = kind()
+    try:
+        request.ParseFromString(raw)
+    except Exception:  # noqa: BLE001 - each of protobuf's implementations has an error of its own
+        raise InvalidArgument(f"the message is no {name}Request; send one") from None
+    return request
+
+
+def _deadline(context: Context) -> Deadline | None:
+    remaining_s = context.time_remaining()
+    if remaining_s is None or remaining_s > TIMEOUT_MAX_S:  # gRPC tells some hundred years for none
+        return None
+    return Deadline(time.monotonic() + max(0.0, remaining_s))
+
+
+async def _refuse(context: Context, error: OverspillError) -> NoReturn:
+    fate = ((FATE, str(error.fate)),)
+    await context.abort(_CODES[status_of(error).grpc], str(error), fate)
+    raise AssertionError("abort ends the call")

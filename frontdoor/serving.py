@@ -1,0 +1,104 @@
+"""Puts one front door together over an engine, on the running loop, and takes it apart: gRPC, HTTP, leases, health.
+
+The order of the end: not ready, no new calls, running ones finished, then the rest. This module decides nothing about
+requests. Read `frontdoor/port.py` for the one beside a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from fabric.rpc_fallback.lane_server import listen
+from fabric.rpc_fallback.tls import server_context, server_credentials
+from frontdoor.door import Door, DoorLimits
+from frontdoor.facts import Facts, Permits
+from frontdoor.grpc_facts import GrpcFacts
+from frontdoor.grpc_health import Health
+from frontdoor.grpc_server import ENVELOPE_BYTES, GrpcServer
+from frontdoor.grpc_service import GrpcService
+from frontdoor.http_facts import HttpFacts
+from frontdoor.http_service import HttpService, caller_of
+from frontdoor.leases import Leases
+from frontdoor.regions import Regions
+
+if TYPE_CHECKING:
+    from frontdoor.config import FrontConfig
+    from frontdoor.engine import Engine
+
+KEEPALIVE_S = 300.0
+"""Idle HTTP connections stay open so long: a client's pool is then rarely surprised by a closed one."""
+
+
+class FrontDoor:  # mutable: open, then closed
+    """One front door over `engine`, called `name` to clients. Made and used on one loop."""
+
+    def __init__(self, engine: Engine, config: FrontConfig, name: str) -> None:
+        self._config = config
+        regions = Regions(trusted=config.shm == "trust")
+        leases = None
+        if config.shm != "off":
+            leases = Leases(regions, time.monotonic, config.shm_lease_s, anywhere=config.shm == "trust")
+        self.door = Door(engine, regions, leases, DoorLimits(config.timeout_s))
+        self._facts = Facts(self.door, Permits(config.control), name)
+        self._health = Health(self._facts)
+        self._grpc: GrpcServer | None = None
+        self._http: web.AppRunner | None = None
+        self._sweep: asyncio.Task[None] | None = None
+        self.port = self.http_port = 0
+        engine.on_change(self._health.changed)
+
+    async def start(self) -> None:
+        """Listens; `port` and `http_port` are known afterwards. Raises AddressInUse or ConfigError, with nothing left
+        open."""
+        config = self._config
+        try:
+            credentials = server_credentials(config.tls) if config.tls is not None else None
+            self._grpc = GrpcServer(config.host, config.port, config.message_bytes_max, credentials)
+            self.port = self._grpc.port
+            await self._start_http()
+            service = GrpcService(self.door, GrpcFacts(self._facts), self.port)
+            await self._grpc.start((service.handler(), self._health.handler()))
+        except BaseException:  # whatever it was, nothing may stay open behind it
+            await self.stop(0.0)
+            raise
+        if self.door.leases is not None:
+            self._sweep = asyncio.create_task(self.door.leases.sweep_for_ever())
+
+    async def _start_http(self) -> None:
+        config = self._config
+        limit = config.message_bytes_max + ENVELOPE_BYTES
+        http = HttpService(self.door, HttpFacts(self._facts, self.door, caller_of), limit)
+        self._http = web.AppRunner(
+            http.application(), handler_cancellation=True, access_log=None, keepalive_timeout=KEEPALIVE_S
+        )
+        await self._http.setup()
+        wanted = config.http_port or (config.port + 1 if config.port else 0)
+        sock = listen(config.host, wanted)
+        self.http_port = int(sock.getsockname()[1])
+        context = server_context(config.tls) if config.tls is not None else None
+        await web.SockSite(self._http, sock, ssl_context=context).start()
+
+    def drain(self) -> None:
+        """The engine takes no more: health says so at once."""
+        self._health.changed()
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Ends. Safe to call twice."""
+        grace_s = self._config.grace_s if grace_s is None else grace_s
+        self._health.end()
+        if self._grpc is not None:
+            await self._grpc.stop(grace_s)
+        if self._http is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s + 5.0):
+                    await self._http.cleanup()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweep
+        self.door.close()

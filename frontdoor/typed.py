@@ -1,0 +1,80 @@
+"""Typed values of a message or of JSON as the raw bytes of a tensor, and back.
+
+Most clients send raw bytes; these are for those that do not. FP16 and BF16 have no typed form in the protocol. This
+module never reads a message as a whole. Read `frontdoor/grpc_infer.py` and `frontdoor/http_infer.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from fabric.dtypes import DType, bytes_decode, bytes_encode
+from fabric.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIELDS: Final[dict[DType, str]] = {
+    DType.BOOL: "bool_contents",
+    DType.INT8: "int_contents",
+    DType.INT16: "int_contents",
+    DType.INT32: "int_contents",
+    DType.INT64: "int64_contents",
+    DType.UINT8: "uint_contents",
+    DType.UINT16: "uint_contents",
+    DType.UINT32: "uint_contents",
+    DType.UINT64: "uint64_contents",
+    DType.FP32: "fp32_contents",
+    DType.FP64: "fp64_contents",
+    DType.BYTES: "bytes_contents",
+}
+"""The field of InferTensorContents that holds each datatype."""
+_UNTYPED = "input {!r} is {}, which has no typed form; send its bytes raw"
+
+
+def dtype_named(tensor: str, name: str) -> DType:
+    """The datatype of that name. Raises InvalidArgument for a word that is none."""
+    found = DType.__members__.get(name)
+    if found is None:
+        known = ", ".join(DType.__members__)
+        raise InvalidArgument(f"tensor {tensor[:80]!r} has datatype {name[:40]!r}; give one of {known}")
+    return found
+
+
+def raw_of(name: str, dtype: DType, shape: Sequence[int], values: Sequence[Any]) -> memoryview:
+    """The raw bytes of typed values. Raises InvalidArgument where their number or a value does not fit."""
+    if dtype not in FIELDS:
+        raise InvalidArgument(_UNTYPED.format(name, dtype.name))
+    if any(dim < 0 for dim in shape) or len(values) != prod(shape):
+        raise InvalidArgument(
+            f"input {name[:80]!r} has {len(values)} values; its shape {list(shape)} takes {prod(shape)}"
+        )
+    if dtype is DType.BYTES:
+        return memoryview(bytes_encode(values))
+    try:
+        return memoryview(np.array(values, dtype=dtype.numpy).tobytes())
+    except (OverflowError, ValueError, TypeError):
+        raise InvalidArgument(f"a value of input {name[:80]!r} is no {dtype.name}; correct it") from None
+
+
+def values_of(dtype: DType, count: int, raw: memoryview) -> list[Any]:
+    """The values of a tensor's raw bytes, for JSON: numbers, booleans, or texts (BYTES that are UTF-8).
+
+    Raises InvalidArgument for what JSON cannot hold."""
+    if dtype is DType.BYTES:
+        try:
+            return [each.decode() for each in bytes_decode(bytes(raw), count)]
+        except UnicodeDecodeError:
+            raise InvalidArgument("an output holds bytes that are no text; ask for it with binary_data") from None
+    if dtype not in FIELDS:
+        raise InvalidArgument(f"an output is {dtype.name}, which JSON cannot hold; ask for it with binary_data")
+    array = np.frombuffer(raw, dtype.numpy)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InvalidArgument("an output holds infinity or NaN, which JSON cannot hold; ask for it with binary_data")
+    values: list[Any] = array.tolist()
+    return values
