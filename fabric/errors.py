@@ -74,6 +74,12 @@ class DuplicateRequest(OverspillError):
     code, default_fate = 14, Fate.RAN
 
 
+class ResidentMissing(OverspillError):
+    """The node keeps no tensor of a name that the request refers to; send its content with the request once."""
+
+    code, default_fate = 15, Fate.NEVER_RAN
+
+
 # Time and room.
 class DeadlineExceeded(OverspillError):
     """The time given with the request is over."""

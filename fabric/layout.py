@@ -17,6 +17,7 @@ from typing import Final
 
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument, ProtocolError
+from fabric.resident import DIGEST_BYTES, ENTRY_BYTES, RESIDENTS_MAX, Ref, pack_refs, refs_of
 
 ALIGN_BYTES: Final = 64
 TENSORS_MAX: Final = 256
@@ -25,18 +26,23 @@ NDIM_MAX: Final = 32
 NAME_BYTES_MAX: Final = 255
 BODY_BYTES_MAX: Final = 1 << 40
 
-_COUNT: Final = struct.Struct("<HxxQ")  # tensors, body bytes
+_COUNT: Final = struct.Struct("<HBxQ")  # tensors, residents among them, body bytes
 _TENSOR: Final = struct.Struct("<BBBxxxxxQQ")  # bytes of the name, dtype, dimensions, offset, bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, dtype and shape of one tensor; `nbytes` is its size in the body (BYTES: of its serialised form)."""
+    """Name, dtype and shape of one tensor; `nbytes` is its size in the body (BYTES: of its serialised form).
+
+    `resident` is the name (fabric/resident.py) of one that nodes keep, empty for any other; one that is `referred` lies
+    at the node, and takes no place in the body."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     nbytes: int
+    resident: bytes = b""
+    referred: bool = False
 
     @classmethod
     def of(cls, name: str, dtype: DType, shape: tuple[int, ...], serialised_bytes: int | None = None) -> TensorSpec:
@@ -53,9 +59,10 @@ class Layout:
     offsets: tuple[int, ...]
     body_bytes: int
     encoded: bytes
+    residents: int = 0
 
 
-EMPTY: Final = Layout((), (), 0, _COUNT.pack(0, 0))
+EMPTY: Final = Layout((), (), 0, _COUNT.pack(0, 0, 0))
 
 
 @lru_cache(maxsize=4096)
@@ -68,8 +75,8 @@ def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
         raise InvalidArgument(f"a request has {len(specs)} tensors; at most {TENSORS_MAX} travel, so join some")
     if len({spec.name for spec in specs}) != len(specs):
         raise InvalidArgument("two tensors have the same name; name each one differently")
-    at, offsets, parts = 0, [], [b""]
-    for spec in specs:
+    at, offsets, parts, refs = 0, [], [b""], []
+    for index, spec in enumerate(specs):
         if not isinstance(spec.name, str):
             raise InvalidArgument(f"a tensor is named {spec.name!r}, which is no text; name each one with a str")
         raw_name = spec.name.encode(errors="replace")  # a lone surrogate is no text: it travels as "?"
@@ -81,13 +88,19 @@ def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
         parts.append(_TENSOR.pack(len(raw_name), spec.dtype, len(spec.shape), at, spec.nbytes))
         parts.append(struct.pack(f"<{len(spec.shape)}q", *spec.shape))
         parts.append(raw_name)
-        at = -(-(at + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES
+        if spec.resident:
+            assert len(spec.resident) == DIGEST_BYTES, "a name is a hash"
+            refs.append(Ref(index, not spec.referred, spec.nbytes, spec.resident))
+        if not spec.referred:
+            at = -(-(at + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES
+    if len(refs) > RESIDENTS_MAX:
+        raise InvalidArgument(f"a request has {len(refs)} residents; at most {RESIDENTS_MAX} travel, so join some")
     if at > BODY_BYTES_MAX:
         raise InvalidArgument(
             f"the tensors take {at} bytes; at most {BODY_BYTES_MAX} travel in one request, so split it"
         )
-    parts[0] = _COUNT.pack(len(specs), at)
-    return Layout(specs, tuple(offsets), at, b"".join(parts))
+    parts[0] = _COUNT.pack(len(specs), len(refs), at)
+    return Layout(specs, tuple(offsets), at, b"".join(parts) + pack_refs(tuple(refs)), len(refs))
 
 
 @lru_cache(maxsize=4096)
@@ -97,34 +110,43 @@ def parse_layout(encoded: bytes) -> Layout:
     Raises ProtocolError when the bytes are not descriptors of this protocol.
     """
     try:
-        count, body_bytes = _COUNT.unpack_from(encoded, 0)
+        count, residents, body_bytes = _COUNT.unpack_from(encoded, 0)
+        refs = {ref.place: ref for ref in refs_of(encoded)} if residents else {}
+        tensors_end = len(encoded) - residents * ENTRY_BYTES
         at, specs, offsets = _COUNT.size, [], []
         if count > TENSORS_MAX or body_bytes > BODY_BYTES_MAX:
             raise ProtocolError(
                 f"descriptors claim {count} tensors and {body_bytes} bytes, over the limits; close the peer"
             )
-        for _ in range(count):
+        for index in range(count):
             name_len, dtype, ndim, offset, nbytes = _TENSOR.unpack_from(encoded, at)
             at += _TENSOR.size
             shape = struct.unpack_from(f"<{ndim}q", encoded, at) if ndim <= NDIM_MAX else (-1,)
             at += 8 * ndim
             raw_name = encoded[at : at + name_len]
             at += name_len
-            spec = TensorSpec(raw_name.decode(), DType(dtype), shape, nbytes)
-            _check(spec, offset, body_bytes, len(raw_name) == name_len)
+            ref = refs.pop(index, None)
+            if ref is None:
+                spec = TensorSpec(raw_name.decode(), DType(dtype), shape, nbytes)
+            else:
+                spec = TensorSpec(raw_name.decode(), DType(dtype), shape, nbytes, ref.digest, not ref.carried)
+            _check(spec, offset, body_bytes, len(raw_name) == name_len, ref)
             specs.append(spec)
             offsets.append(offset)
-    except (struct.error, UnicodeDecodeError, ValueError, OverflowError) as error:
+    except (struct.error, UnicodeDecodeError, ValueError, OverflowError, InvalidArgument) as error:
         raise ProtocolError(
             f"tensor descriptors are cut or garbled ({error}); the peer must send whole frames"
         ) from None
-    if at != len(encoded) or len({spec.name for spec in specs}) != count:
+    if at != tensors_end or refs or len({spec.name for spec in specs}) != count:
         raise ProtocolError("tensor descriptors have a tail or repeat a name; the peer must send each tensor once")
-    return Layout(tuple(specs), tuple(offsets), body_bytes, encoded)
+    return Layout(tuple(specs), tuple(offsets), body_bytes, encoded, residents)
 
 
-def _check(spec: TensorSpec, offset: int, body_bytes: int, name_whole: bool) -> None:
+def _check(spec: TensorSpec, offset: int, body_bytes: int, name_whole: bool, ref: Ref | None) -> None:
     sized = spec.dtype is DType.BYTES or prod(spec.shape) * spec.dtype.numpy.itemsize == spec.nbytes
     in_body = offset % ALIGN_BYTES == 0 and offset + spec.nbytes <= body_bytes  # Python's integers cannot overflow
+    if ref is not None:
+        sized = sized and ref.nbytes == spec.nbytes and spec.dtype is not DType.BYTES
+        in_body = in_body or not ref.carried
     if not (spec.name and name_whole and in_body and sized and all(dim >= 0 for dim in spec.shape)):
         raise ProtocolError(f"tensor {spec.name[:40]!r} claims a size or place that does not add up; close the peer")

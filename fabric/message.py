@@ -111,7 +111,7 @@ def tensors_of(inputs: Mapping[str, object]) -> tuple[Tensor, ...]:
 def write_tensors(memory: memoryview, layout: Layout, sources: tuple[Tensor, ...]) -> None:
     """Copies each tensor to its place in a body."""
     for spec, offset, source in zip(layout.specs, layout.offsets, sources, strict=True):
-        if spec.nbytes:
+        if spec.nbytes and not spec.referred:
             target = tensor_view(memory, spec, offset)
             np.copyto(target, source.data if source.data.shape == target.shape else source.data.reshape(target.shape))
 

@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING, Self
 from fabric.errors import OverspillError
 from router.client import CONNECT_TIMEOUT_S, lease_inputs
 from router.dispatch import Attempt
-from router.fresh import Read
 from router.hints import check_hint
+from router.mapping import map_batch_async
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
 from router.race import race
+from router.resident import Resident
 from router.staging import release
+from router.steps import Read
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from types import TracebackType
 
-    from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Core, Life, Wait
+    from router.core import Core, Life
+    from router.mapping import Mapped
     from router.record import Decision
     from router.reply import Reply
+    from router.staging import Staged
     from router.statistics import RouterStatistics
+    from router.steps import Wait
 
 
 class AsyncRouter:
@@ -66,17 +70,38 @@ class AsyncRouter:
         body = core.staging.stage(offer.facts, inputs)
         return await self._run(core.life(model, body, deadline, priority, offer.idempotent, hint), body)
 
-    def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> AsyncPrepared:
+    def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...] | Resident) -> AsyncPrepared:
         """Leases the inputs that the model declares, as `Router.prepare` does."""
         return AsyncPrepared(lease_inputs(self._core, model, rows, dims), self._send)
 
-    async def _send(self, model: str, body: Body, timeout_s: float, priority: int) -> Reply:
+    async def _send(self, model: str, body: Staged, timeout_s: float, priority: int) -> Reply:
         core = self._core
         offer, deadline = core.admit(model, timeout_s, priority)
         return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
-    async def _run(self, life: Life, staged: Body | None = None) -> Reply:
+    async def _run(self, life: Life, staged: Staged | None = None) -> Reply:
         return await asyncio.wrap_future(self._opened.background.submit(_drive(self._core, life, staged)))
+
+    async def map(
+        self,
+        model: str,
+        batch: Mapping[str, object],
+        *,
+        timeout_s: float,
+        priority: int = 0,
+        shared: Mapping[str, object] | None = None,
+    ) -> Mapped:
+        """Splits one large batch over all workers, as `Router.map` does. Cancelling it cancels all parts."""
+
+        async def send(inputs: Mapping[str, object], left_s: float) -> Reply:
+            return await self.infer(model, inputs, timeout_s=left_s, priority=priority)
+
+        return await map_batch_async(self._core, send, model, batch, shared or {}, timeout_s)
+
+    async def resident(self, value: object) -> Resident:
+        """A handle of a large input that many requests use, as `Router.resident` makes it; hashed beside the loop."""
+        self._core.check_usable()
+        return await asyncio.to_thread(Resident, value)
 
     def models(self) -> tuple[str, ...]:
         """The names of the models that nodes take requests for, sorted."""
@@ -137,7 +162,7 @@ class Connecting:
             await self._router.close()
 
 
-async def _drive(core: Core, life: Life, staged: Body | None) -> Reply:
+async def _drive(core: Core, life: Life, staged: Staged | None) -> Reply:
     """Carries out what the life of a request yields, on the background loop; `staged` is given back when it fails."""
     outcome: Answer | OverspillError | None = None
     step: Attempt | Wait | Read | None = None

@@ -6,6 +6,7 @@
     READY   | GAVE_UP   | DONE      | the deadline is over, or the caller cancelled
     OUT     | ANSWERED  | DONE      | its reply is there
     OUT     | FAILED    | WAITING   | the fate allows another attempt: back-off
+    OUT     | LACKED    | READY     | the worker lacks a resident input: sent again with its content
     OUT     | GAVE_UP   | DONE      | it does not, or the attempts, the budget or the time are used up
     WAITING | WOKE      | READY     |
     WAITING | OVER      | WAITING   | the retry budget is spent: stands in line for it
@@ -41,6 +42,7 @@ from fabric.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.resident import Referring
     from router.workers import Worker
 
 
@@ -63,6 +65,7 @@ class Event(IntEnum):
     WOKE = 5
     OVER = 6
     GAVE_UP = 7
+    LACKED = 8
 
 
 _READY, _OUT, _DONE = State.READY, State.OUT, State.DONE
@@ -70,7 +73,12 @@ _READY, _OUT, _DONE = State.READY, State.OUT, State.DONE
 
 EDGES: dict[State, dict[Event, State]] = {
     State.READY: {Event.SENT: State.OUT, Event.NOBODY: State.WAITING, Event.GAVE_UP: State.DONE},
-    State.OUT: {Event.ANSWERED: State.DONE, Event.FAILED: State.WAITING, Event.GAVE_UP: State.DONE},
+    State.OUT: {
+        Event.ANSWERED: State.DONE,
+        Event.FAILED: State.WAITING,
+        Event.GAVE_UP: State.DONE,
+        Event.LACKED: State.READY,
+    },
     State.WAITING: {Event.WOKE: State.READY, Event.OVER: State.WAITING, Event.GAVE_UP: State.DONE},
     State.DONE: {},
 }
@@ -95,6 +103,8 @@ STUBBORN = (errors.UnknownModel, errors.AccessDenied, errors.VersionMismatch, er
 DEATHS_MAX = 2
 """As on a node, which counts the deaths of its own executors only: a request that killed two, wherever they were, is
 not given a third."""
+LACKED_MAX = 8
+"""Each worker that lacks a resident says so once, since it is sent the content then; more often, something is wrong."""
 _GUESS_MARGIN = 4.0
 """An attempt gets at least four times what it is predicted to take: queues make the slowest percent about that."""
 _NOBODY_FIRST_S, _NOBODY_MAX_S = 0.001, 0.02
@@ -111,13 +121,14 @@ def may_retry(error: OverspillError, idempotent: bool) -> bool:
 class Attempts:  # mutable: the state of one request
     """The machine of one request. `backoff(n)` gives the seconds to wait after attempt n; `request_no` is its number
     while it is counted as out, else 0; `hint` the caller's guess of its cost, 0 for none; `fresh` are the workers whose
-    load was just read for it, None where pages are not read."""
+    load was just read for it, None where pages are not read; `needs` are the residents it refers to, if any."""
 
     __slots__ = (
         "_attempts_max",
         "_backoff",
         "_deaths",
         "_fates",
+        "_lacked",
         "_last",
         "_looks",
         "avoid",
@@ -127,6 +138,7 @@ class Attempts:  # mutable: the state of one request
         "hint",
         "idempotent",
         "model",
+        "needs",
         "request_no",
         "state",
     )
@@ -140,6 +152,7 @@ class Attempts:  # mutable: the state of one request
         self.request_no = 0
         self.hint = 0.0
         self.fresh: tuple[Worker, ...] | None = None
+        self.needs: Referring | None = None
         self.count = 0
         self.avoid: tuple[str, ...] = ()
         self.state = _READY
@@ -149,6 +162,7 @@ class Attempts:  # mutable: the state of one request
         self._fates: tuple[Fate, ...] = ()
         self._last: OverspillError | None = None
         self._looks = 0
+        self._lacked = 0
 
     def sent(self, predicted_s: float | None, now: float) -> Deadline:
         """A worker was picked; returns the deadline of this attempt. `predicted_s`: what the answer should take,
@@ -196,6 +210,16 @@ class Attempts:  # mutable: the state of one request
             error = late = None  # type: ignore[assignment]  # an error's traceback holds this frame
         self._go(Event.FAILED)
         return delay_s
+
+    def lacked(self) -> bool:
+        """The worker of the attempt that is out lacks a resident input. True if it is sent again with the content,
+        which counts as the same attempt: nothing ran, and nobody failed."""
+        self._lacked += 1
+        if self.needs is None or self._lacked > LACKED_MAX:
+            return False
+        self._go(Event.LACKED)
+        self.count -= 1
+        return True
 
     def over_budget(self, now: float) -> float:
         """The retry budget is spent. Returns the seconds to stand in line; raises the final error of a refusal."""

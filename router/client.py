@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING, Self
 from fabric.errors import InvalidArgument, OverspillError
 from router.dispatch import Attempt
 from router.hints import check_hint
-from router.inputs import declared_specs
+from router.inputs import check, declared_specs
 from router.mapping import map_batch
 from router.opening import Opened, open_router
 from router.prepared import Prepared, prepared_inputs
+from router.resident import Resident
 from router.staging import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Core, Life, Wait
-    from router.fresh import Read
+    from router.core import Core, Life
     from router.mapping import Mapped
     from router.prepared import _Inputs
     from router.record import Decision
     from router.reply import Reply
+    from router.staging import Staged
     from router.statistics import RouterStatistics
+    from router.steps import Read, Wait
 
 CONNECT_TIMEOUT_S = 5.0
 """Long enough to open links on a busy machine; `connect` returns earlier when each known node has answered."""
@@ -82,15 +83,16 @@ class Router:
             release(body)  # whoever keeps the error must not keep the slot
             raise
 
-    def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...]) -> Prepared:
+    def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...] | Resident) -> Prepared:
         """Leases the inputs that the model declares, to be written in place and sent uncopied.
 
-        `rows` fills a first dimension of -1 in every input; a keyword gives the whole shape of the input of that name.
+        `rows` fills a first dimension of -1 in every input; a keyword gives the whole shape of the input of that name,
+        or a resident in its place.
         Raises InvalidArgument where a size stays open or an input is BYTES, UnknownModel, ResourceExhausted.
         """
         return Prepared(lease_inputs(self._core, model, rows, dims), self._send)
 
-    def _send(self, model: str, body: Body, timeout_s: float, priority: int) -> Reply:
+    def _send(self, model: str, body: Staged, timeout_s: float, priority: int) -> Reply:
         core = self._core
         offer, deadline = core.admit(model, timeout_s, priority)
         return _drive(core, core.life(model, body, deadline, priority, offer.idempotent))
@@ -114,6 +116,15 @@ class Router:
             return self.infer(model, inputs, timeout_s=left_s, priority=priority)
 
         return map_batch(self._core, send, model, batch, shared or {}, timeout_s)
+
+    def resident(self, value: object) -> Resident:
+        """A handle of a large input that many requests use (an array, or what `infer` takes for one, but no BYTES). In
+        place of the array, in `infer`, `map` (in `shared`) and `prepare`, it is sent to a node once and kept there.
+
+        The content is copied and hashed, which takes about a millisecond for each MB. Raises InvalidArgument.
+        """
+        self._core.check_usable()
+        return Resident(value)
 
     def models(self) -> tuple[str, ...]:
         """The names of the models that nodes take requests for, sorted."""
@@ -169,10 +180,16 @@ def _drive(core: Core, life: Life) -> Reply:
         step = outcome = None  # an error's traceback holds this frame: it must not hold the error too
 
 
-def lease_inputs(core: Core, model: str, rows: int | None, dims: Mapping[str, tuple[int, ...]]) -> _Inputs:
-    """The leased inputs of one request of `model`."""
+def lease_inputs(core: Core, model: str, rows: int | None, dims: Mapping[str, tuple[int, ...] | Resident]) -> _Inputs:
+    """The leased inputs of one request of `model`; those given as residents are referred to."""
     core.check_usable()
     facts = core.offer(model).facts
     if facts is None:
         raise InvalidArgument(f"what model {model!r} declares is not known here, so nothing can be prepared; use infer")
-    return prepared_inputs(model, facts, core.staging, declared_specs(facts, rows, dims))
+    residents = {name: given for name, given in dims.items() if isinstance(given, Resident)}
+    shapes = {name: given.dims if isinstance(given, Resident) else given for name, given in dims.items()}
+    specs = declared_specs(facts, rows, shapes)
+    if residents:
+        specs = tuple(residents[spec.name].spec(spec.name) if spec.name in residents else spec for spec in specs)
+        check(facts, specs)
+    return prepared_inputs(model, facts, core.staging, specs, tuple(residents.values()))

@@ -47,6 +47,9 @@ class RouterConfig:
     """Decisions that are kept in memory for `Router.explain`; 0 keeps none, and costs nothing."""
     explain_file: str = ""
     """Where decisions are written too, a line each, for `overspill explain`; empty for nowhere."""
+    affinity_ms_max: float = 50.0
+    """What a worker lacks of a request's resident inputs counts as the time to send it there, but at most so much: a
+    longer queue elsewhere makes it get a copy, so that no worker keeps all requests of one resident."""
     eject_after: int = 3
     """Failures in a row that a worker has to answer for before it is ejected."""
     eject_first_s: float = 1.0

@@ -9,25 +9,26 @@ held over I/O. This module opens no link and sends nothing. Read `router/client.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from fabric import errors
 from fabric.deadline import Deadline
-from fabric.errors import ArenaFull, InvalidArgument, OverspillError
+from fabric.errors import ArenaFull, InvalidArgument, OverspillError, ResidentMissing
 from router.accounting import Accounting
 from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
-from router.fresh import Read, far, near, pays
+from router.fresh import far, near, pays
 from router.hedge import Hedger
 from router.pick import Nobody
 from router.record import Record
 from router.reply import Holdings, Reply
+from router.resident import bring, parts_of
 from router.staging import Staging
 from router.statistics import RouterStatistics
+from router.steps import Read, Wait
 from router.table import Table
 
 if TYPE_CHECKING:
@@ -35,23 +36,15 @@ if TYPE_CHECKING:
     from random import Random
 
     from fabric.memory.arena import Arena
-    from fabric.message import Body
     from fabric.transport import Answer
     from router.config import RouterConfig
     from router.dispatch import Attempt
     from router.learned import Kind
     from router.load import Page
     from router.record import Decision
+    from router.staging import Staged
     from router.table import Command, Offer
     from router.workers import Worker, WorkerLink
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait this long; `for_worker`: or until a worker comes up. The outcome is None."""
-
-    delay_s: float
-    for_worker: bool
 
 
 if TYPE_CHECKING:
@@ -75,7 +68,7 @@ class Core:
         self.accounting = Accounting()
         self.budget = RetryBudget(config.retry_budget_ratio, config.retry_budget_min)
         self.holdings = Holdings()
-        self.staging = Staging(arena, self._shared_arena, self.holdings.blamed)
+        self.staging = Staging(arena, self._shared_arena, self.holdings.blamed, config.affinity_ms_max)
         self.closed = False
         self.racing: Callable[[Attempt], Answer] | None = None  # carries out, for a blocking caller, what may be hedged
         self.pages: ReadPage | None = None
@@ -93,10 +86,9 @@ class Core:
 
     def check_usable(self) -> None:
         """Raises RouterClosed or RouterUsedAfterFork."""
-        if os.getpid() != self._pid:
-            raise errors.RouterUsedAfterFork(
-                "this router belongs to the parent process; call Router.connect again in the child"
-            )
+        if self.forked:
+            told = "this router belongs to the parent process; call Router.connect again in the child"
+            raise errors.RouterUsedAfterFork(told)
         if self.closed:
             raise errors.RouterClosed("the router was closed; make another one with Router.connect")
 
@@ -158,8 +150,11 @@ class Core:
                 candidates += tuple(remote)
         attempts.fresh = candidates
 
+    def _blamed(self, error: OverspillError) -> OverspillError:
+        return self.holdings.blamed(error) if isinstance(error, ArenaFull) else error
+
     def life(
-        self, model: str, body: Body, deadline: Deadline, priority: int, idempotent: bool, hint: float = 0.0
+        self, model: str, staged: Staged, deadline: Deadline, priority: int, idempotent: bool, hint: float = 0.0
     ) -> Life:
         """The request, step by step; returns its reply or raises its final error. `hint`: its cost as the caller sees
         it, 0 for none."""
@@ -168,6 +163,7 @@ class Core:
         attempt: Attempt | Nobody | None = None
         outcome: Answer | OverspillError | None = None
         attempts.hint = hint
+        body, attempts.needs = parts_of(staged)
         try:
             while True:
                 if self.pages is not None:
@@ -179,6 +175,7 @@ class Core:
                     attempts.woke()
                     continue
                 try:
+                    bring(attempt)
                     outcome = attempt.outcome = yield attempt
                 finally:
                     self._dispatcher.end(attempt, attempts)
@@ -188,12 +185,12 @@ class Core:
                     if not isinstance(outcome.memory, bytes):
                         outcome = self.holdings.admit(outcome, model)
                     return Reply(outcome, attempt, attempts.count)
+                if isinstance(outcome, ResidentMissing) and attempts.lacked():
+                    continue
                 if retrying:
                     self._end_retry()
                     retrying = False
-                if isinstance(outcome, ArenaFull):
-                    outcome = self.holdings.blamed(outcome)
-                delay_s = attempts.failed(outcome, attempt.picked.worker.name, self.clock())
+                delay_s = attempts.failed(self._blamed(outcome), attempt.picked.worker.name, self.clock())
                 while not (retrying := self._begin_retry()):
                     yield Wait(attempts.over_budget(self.clock()), for_worker=False)
                 yield Wait(delay_s, for_worker=False)
@@ -297,4 +294,7 @@ class Core:
                 replies_held_bytes=held,
                 workers=tuple(repr(worker) for worker in self.table.workers),
                 panics=self._dispatcher.panics,
+                bytes_sent=self._dispatcher.bytes_sent,
+                residents_sent=self._dispatcher.residents.sent,
+                residents_missed=self._dispatcher.residents.missed,
             )

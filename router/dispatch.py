@@ -22,6 +22,7 @@ from fabric.transport import Call
 from router.hints import HintedKind
 from router.patience import refuse_late
 from router.pick import Nobody, Picked, pick
+from router.resident import Sent
 from router.tie import partner
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from router.load import Dispatch
     from router.price import Terms
     from router.record import Record
+    from router.resident import Referring, Resident
     from router.table import Command, Table
     from router.workers import Worker, WorkerLink
 
@@ -71,7 +73,7 @@ class Tied:  # mutable: whoever carries the attempt out says who won
 
 class Attempt:  # mutable: its outcome is entered once
     """One dispatch to one worker, from `Dispatcher.begin` to `Dispatcher.end`: send `call` on `link` until `deadline`,
-    and enter the `outcome`. It stays None if the attempt was given up on."""
+    and enter the `outcome`. It stays None if the attempt was given up on. `missing`: residents that the call brings."""
 
     __slots__ = (
         "_whole",
@@ -82,6 +84,8 @@ class Attempt:  # mutable: its outcome is entered once
         "hint",
         "kind",
         "link",
+        "missing",
+        "needs",
         "outcome",
         "picked",
         "round_trip_ms",
@@ -114,6 +118,8 @@ class Attempt:  # mutable: its outcome is entered once
         self.hint = hint
         self.tied: Tied | None = None
         self.round_trip_ms = 0.0
+        self.needs: Referring | None = None
+        self.missing: tuple[Resident, ...] = ()
         self.outcome: Answer | OverspillError | None = None
 
     @property
@@ -140,9 +146,11 @@ class Dispatcher:
         "_spray",
         "_table",
         "_tied",
+        "bytes_sent",
         "execute",
         "panics",
         "record",
+        "residents",
     )
 
     def __init__(
@@ -160,7 +168,8 @@ class Dispatcher:
         self._tied = config.tied
         self._refuse_late = config.refuse_late
         self._spray = config.panic == "spray"
-        self.panics = 0
+        self.panics = self.bytes_sent = 0
+        self.residents = Sent()
         self.record: Record | None = None
         self._table = table
         self._accounting = accounting
@@ -172,7 +181,7 @@ class Dispatcher:
     def begin(self, model: str, body: Body, priority: int, attempts: Attempts) -> Attempt | Nobody:
         """Picks a worker and books the dispatch; with the first one the request is out. Raises UnknownModel or
         Unavailable before a first attempt."""
-        body_bytes = body.layout.body_bytes
+        body_bytes, needs = body.layout.body_bytes, attempts.needs
         begun: Attempt | Nobody
         with self._lock:
             now = self._clock()
@@ -185,11 +194,12 @@ class Dispatcher:
                 kind = hinted = self._table.hints.kind(model)
                 units = hinted.units(attempts.hint)
             else:
-                kind = self._table.work.kind(model, body_bytes)
+                kind = self._table.work.kind(model, body_bytes if needs is None else body_bytes + needs.nbytes)
             reply_bytes = kind.reply_bytes
             nbytes = body_bytes + reply_bytes
             seen: list[tuple[Worker, Terms]] | None = [] if self.record is not None else None
-            found = pick(offer, kind, nbytes, attempts.avoid, self._sample, self._rng, now, units, attempts.fresh, seen)
+            avoid, fresh = attempts.avoid, attempts.fresh
+            found = pick(offer, kind, nbytes, avoid, self._sample, self._rng, now, units, fresh, seen, needs)
             if not isinstance(found, Nobody) and found.last_resort:
                 found = self._panicked(found)
             if isinstance(found, Nobody):
@@ -202,15 +212,16 @@ class Dispatcher:
                 # Time is only kept back where somebody else could use it, and where the length is known.
                 split = found.candidates > 1 and attempts.idempotent and worker.speed.known(kind)
                 deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
-                number = attempts.count - 1
                 request_id = RequestId(self._client_id, attempts.request_no)
                 movable = found.candidates > 1 and attempts.idempotent
-                ack_no = self._accounting.ack_no
+                number, ack_no = attempts.count - 1, self._accounting.ack_no
                 call = Call(request_id, model, body, ack_no, priority, number, reply_bytes, movable)
                 dispatch = worker.ahead.sent(worker.speed.full_ms(kind) * units)
                 size = (units, attempts.hint)
                 begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now, *size)
-                if self._tied and attempts.idempotent and (other := partner(begun, attempts.fresh, nbytes, now)):
+                if needs is not None:
+                    begun.needs, begun.missing = needs, needs.claim(worker)
+                elif self._tied and attempts.idempotent and (other := partner(begun, attempts.fresh, nbytes, now)):
                     begun.tied = Tied.at(other, begun)
                 if self.record is not None and seen is not None:
                     told, tied = str(request_id), begun.tied
@@ -243,6 +254,9 @@ class Dispatcher:
         commands: tuple[Command, ...] = ()
         with self._lock:
             now = self._clock()
+            self.bytes_sent += attempt.call.body.layout.body_bytes
+            if attempt.needs is not None:
+                self.residents.note(attempt)
             if outcome is None:
                 worker.ahead.ended(dispatch)
             elif isinstance(outcome, OverspillError):
@@ -264,8 +278,7 @@ class Dispatcher:
         # The node writes its report when it hands the task to an executor, so it is as old as the run was long.
         worker.ahead.reported(answer.load, now - answer.compute_us / 1e6, dispatch)
         worker.ahead.ended(dispatch)
-        reply_bytes = answer.layout.body_bytes
-        units = attempt.units
+        reply_bytes, units = answer.layout.body_bytes, attempt.units
         if isinstance(kind, HintedKind):
             kind.heard(attempt.hint, compute_ms / worker.speed.full_ms(kind))
         worker.speed.learn(kind, compute_ms / units, now)

@@ -11,7 +11,6 @@ worker would answer later than the best local one. This module reads nothing. Re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from router.price import price
@@ -27,14 +26,6 @@ RANKED_MAX = 64
 """Remembered figures that are compared for one request; of a larger fleet, so many at random."""
 _BEST_SHARE = 3 / 5
 """Part of the reads that goes to those that looked best (docs/routing.md compares other parts)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Read the load pages of these workers, and enter each with `Core.told`. The outcome is None."""
-
-    workers: tuple[Worker, ...]
-    kind: Kind
 
 
 def near(offer: Offer, avoid: tuple[str, ...], now: float) -> tuple[Worker, ...]:

@@ -95,6 +95,8 @@ class Hedger:
             found = pick(offer, kind, nbytes, (first.name,), self._sample, self._rng, now, attempt.units)
             if isinstance(found, Nobody) or found.last_resort or found.worker is first or found.worker.link is None:
                 return None
+            if attempt.needs is not None and attempt.needs.missing(found.worker):
+                return None  # a copy is sent as the first was, which need not bring what is missing there
             if found.terms[2] + found.terms[3] > found.terms[4] * WAIT_SHARE_MAX or not self.budget.take():
                 return None
             attempt.tied = Tied.at(found, attempt)

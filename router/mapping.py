@@ -1,11 +1,13 @@
-"""`Router.map`: one large batch, cut into parts that run on all workers at once, and its outputs in order.
+"""`map`: one large batch, cut into parts that run on all workers at once, and its outputs in order.
 
-The caller's thread hands out parts to a few threads, each of which sends one part at a time as any request is sent.
-This module decides nothing: `router/split.py` cuts, `router/core.py` picks. Read `router/client.py` next.
+A blocking caller hands out parts to a few threads, an asyncio one to as many tasks; each sends one part at a time as
+any request is sent. This module decides nothing: `router/split.py` cuts, `router/core.py` picks. Read
+`router/client.py` next.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from fabric.errors import InvalidArgument
 from router.split import join, plan, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from concurrent.futures import Future
 
     import numpy as np
@@ -55,6 +57,37 @@ def _room(core: Core, model: str, nbytes: int) -> tuple[int, float | None]:
         return sum(worker.ahead.executors for worker in usable), core.table.work.kind(model, nbytes).usual_ms()
 
 
+class _Batch:
+    """A batch that is cut: `inputs` and `left_s` are what one part is sent with."""
+
+    def __init__(
+        self, core: Core, model: str, batch: Mapping[str, object], shared: Mapping[str, object], timeout_s: float
+    ) -> None:
+        both = [name for name in batch if name in shared]
+        if both:
+            raise InvalidArgument(f"input {both[0]!r} is in the batch and shared; give it once")
+        rows, self._arrays = rows_of(batch)
+        self._core, self._model, self._shared = core, model, shared
+        self._end_s = core.clock() + timeout_s
+        self.split = plan(rows, *_room(core, model, sum(array.nbytes for array in self._arrays.values())))
+
+    def inputs(self, rows: slice) -> Mapping[str, object]:
+        """The inputs of a part."""
+        return {**self._shared, **{name: array[rows] for name, array in self._arrays.items()}}
+
+    def left_s(self) -> float:
+        """The time that is left."""
+        return max(self._end_s - self._core.clock(), 1e-6)
+
+    def join(self, replies: list[Reply]) -> Mapped:
+        """The outputs of all parts."""
+        assert len(replies) == len(self.split.parts), "each part was answered, or one raised"
+        mapped = Mapped(join(self._model, self.split.parts, replies), tuple(reply.trace for reply in replies))
+        for reply in replies:
+            reply.close()
+        return mapped
+
+
 def map_batch(
     core: Core,
     send: Callable[[Mapping[str, object], float], Reply],
@@ -65,26 +98,41 @@ def map_batch(
 ) -> Mapped:
     """Cuts `batch`, sends each part with `send(inputs, timeout_s)` and joins the outputs. The first part that fails for
     good ends the rest, and its error is raised."""
-    both = [name for name in batch if name in shared]
-    if both:
-        raise InvalidArgument(f"input {both[0]!r} is in the batch and shared; give it once")
-    rows, arrays = rows_of(batch)
-    end_s = core.clock() + timeout_s
-    split = plan(rows, *_room(core, model, sum(array.nbytes for array in arrays.values())))
+    cut = _Batch(core, model, batch, shared, timeout_s)
 
     def part(rows: slice) -> Reply:
-        inputs = {**shared, **{name: array[rows] for name, array in arrays.items()}}
-        return send(inputs, max(end_s - core.clock(), 1e-6))
+        return send(cut.inputs(rows), cut.left_s())
 
-    with ThreadPoolExecutor(split.lanes, thread_name_prefix="overspill-map") as pool:
-        futures: list[Future[Reply]] = [pool.submit(part, rows) for rows in split.parts]
+    with ThreadPoolExecutor(cut.split.lanes, thread_name_prefix="overspill-map") as pool:
+        futures: list[Future[Reply]] = [pool.submit(part, rows) for rows in cut.split.parts]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
             replies = [future.result() for future in futures if future.done()]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    assert len(replies) == len(split.parts), "each part was answered, or one raised"
-    mapped = Mapped(join(model, split.parts, replies), tuple(reply.trace for reply in replies))
-    for reply in replies:
-        reply.close()
-    return mapped
+    return cut.join(replies)
+
+
+async def map_batch_async(
+    core: Core,
+    send: Callable[[Mapping[str, object], float], Awaitable[Reply]],
+    model: str,
+    batch: Mapping[str, object],
+    shared: Mapping[str, object],
+    timeout_s: float,
+) -> Mapped:
+    """The same, awaited. Whatever ends it early (an error, a cancel) cancels the parts that are out."""
+    cut = _Batch(core, model, batch, shared, timeout_s)
+    lanes = asyncio.Semaphore(cut.split.lanes)
+
+    async def part(rows: slice) -> Reply:
+        async with lanes:
+            return await send(cut.inputs(rows), cut.left_s())
+
+    parts = [asyncio.ensure_future(part(rows)) for rows in cut.split.parts]
+    try:
+        return cut.join(list(await asyncio.gather(*parts)))
+    finally:
+        for each in parts:
+            each.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)

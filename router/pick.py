@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from router.learned import Kind
+    from router.resident import Referring
     from router.table import Offer
 
 _SAME_MS = 0.001
@@ -66,14 +67,16 @@ def pick(
     units: float = 1.0,
     fresh: tuple[Worker, ...] | None = None,
     seen: list[tuple[Worker, Terms]] | None = None,
+    needs: Referring | None = None,
 ) -> Picked | Nobody:
     """Picks among `offer`, with at most `sample` remote candidates, for a request of this kind and so many units; its
     body and reply take `nbytes` together. `avoid`: workers that failed this request. `fresh`: those whose load was just
-    read, in place of a sample. `seen` is given whoever was priced, with all terms."""
+    read, in place of a sample. `seen` is given whoever was priced, with all terms. `needs` are the residents that the
+    request refers to, which cost their way where they are missing."""
     if len(offer.everyone) == 1 and not avoid:  # most routers of one machine: nothing to compare
         (only,) = offer.everyone
         if not only.why_not(now):
-            terms = price(only.line, only.ahead, only.speed, kind, nbytes, now, units)
+            terms = _terms(only, kind, nbytes, now, units, needs)
             if seen is not None:
                 seen.append((only, terms))
             return Picked(only, terms, 1)
@@ -94,7 +97,7 @@ def pick(
             last_resort = True
     if not usable:
         return Nobody(tuple(excluded))
-    return _cheapest(usable, kind, nbytes, units, rng, now, tuple(excluded), last_resort, seen)
+    return _cheapest(usable, kind, nbytes, units, rng, now, tuple(excluded), last_resort, seen, needs)
 
 
 def _cheapest(
@@ -107,15 +110,16 @@ def _cheapest(
     excluded: tuple[tuple[str, str], ...],
     last_resort: bool,
     seen: list[tuple[Worker, Terms]] | None,
+    needs: Referring | None,
 ) -> Picked:
     best = usable[0]
-    terms, ties = price(best.line, best.ahead, best.speed, kind, nbytes, now, units), 1
+    terms, ties = _terms(best, kind, nbytes, now, units, needs), 1
     second: Worker | None = None
     second_terms: Terms | None = None
     if seen is not None:
         seen.append((best, terms))
     for worker in usable[1:]:
-        other = price(worker.line, worker.ahead, worker.speed, kind, nbytes, now, units)
+        other = _terms(worker, kind, nbytes, now, units, needs)
         if seen is not None:
             seen.append((worker, other))
         if other[0] < terms[0] - _SAME_MS:
@@ -128,6 +132,14 @@ def _cheapest(
         if second_terms is None or other[0] < second_terms[0]:
             second, second_terms = worker, other
     return Picked(best, terms, len(usable), excluded, last_resort, second, second_terms, ties)
+
+
+def _terms(worker: Worker, kind: Kind, nbytes: int, now: float, units: float, needs: Referring | None) -> Terms:
+    terms = price(worker.line, worker.ahead, worker.speed, kind, nbytes, now, units)
+    if needs is None:
+        return terms
+    more_ms = needs.missing_ms(worker, nbytes, now)
+    return terms[0] + more_ms, terms[1] + more_ms, terms[2], terms[3], terms[4]
 
 
 def _usable(worker: Worker, avoid: tuple[str, ...], excluded: list[tuple[str, str]], now: float) -> bool:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from discovery.instance import ModelFacts
     from fabric.layout import TensorSpec
     from router.reply import Reply
-    from router.staging import Staging
+    from router.resident import Resident
+    from router.staging import Staged, Staging
 
 
 class _Inputs:  # mutable: closed once
@@ -30,15 +31,19 @@ class _Inputs:  # mutable: closed once
 
     __slots__ = ("_arrays", "_body", "layout", "model")
 
-    def __init__(self, model: str, staging: Staging, specs: tuple[TensorSpec, ...]) -> None:
+    def __init__(
+        self, model: str, staging: Staging, specs: tuple[TensorSpec, ...], residents: tuple[Resident, ...]
+    ) -> None:
         self.model = model
         self.layout: Layout = layout_of(specs)
         lease = staging.lease(self.layout.body_bytes)
-        self._body: Body | None = Body(self.layout, lease)
+        body = Body(self.layout, lease)
+        self._body: Staged | None = staging.referring(body, residents) if residents else body
         window = lease.view
         self._arrays: dict[str, np.ndarray[Any, Any]] = {
             spec.name: np.ndarray(spec.shape, spec.dtype.numpy, buffer=window, offset=offset)
             for spec, offset in zip(specs, self.layout.offsets, strict=True)
+            if not spec.referred
         }
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
@@ -47,10 +52,10 @@ class _Inputs:  # mutable: closed once
             return self._arrays[name]
         except KeyError:
             raise InvalidArgument(
-                f"model {self.model!r} has no input {name!r}; it has {', '.join(self._arrays)}"
+                f"model {self.model!r} has no input {name!r} to write; it has {', '.join(self._arrays)}"
             ) from None
 
-    def body(self) -> Body:
+    def body(self) -> Staged:
         """What is sent. Raises InvalidArgument after the block ended."""
         if self._body is None:
             raise InvalidArgument(f"the prepared inputs of {self.model!r} were given back; prepare new ones")
@@ -74,7 +79,7 @@ class Prepared:
 
     __slots__ = ("_inputs", "_send")
 
-    def __init__(self, inputs: _Inputs, send: Callable[[str, Body, float, int], Reply]) -> None:
+    def __init__(self, inputs: _Inputs, send: Callable[[str, Staged, float, int], Reply]) -> None:
         self._inputs = inputs
         self._send = send
 
@@ -107,7 +112,7 @@ class AsyncPrepared:
 
     __slots__ = ("_inputs", "_send")
 
-    def __init__(self, inputs: _Inputs, send: Callable[[str, Body, float, int], Awaitable[Reply]]) -> None:
+    def __init__(self, inputs: _Inputs, send: Callable[[str, Staged, float, int], Awaitable[Reply]]) -> None:
         self._inputs = inputs
         self._send = send
 
@@ -142,7 +147,9 @@ class AsyncPrepared:
         return repr(self._inputs)
 
 
-def prepared_inputs(model: str, facts: ModelFacts, staging: Staging, specs: tuple[TensorSpec, ...]) -> _Inputs:
-    """Leases the inputs of one request. Raises ResourceExhausted."""
+def prepared_inputs(
+    model: str, facts: ModelFacts, staging: Staging, specs: tuple[TensorSpec, ...], residents: tuple[Resident, ...] = ()
+) -> _Inputs:
+    """Leases the inputs of one request; `specs` refer to the residents. Raises ResourceExhausted."""
     assert facts.name == model, "the facts are the model's own"
-    return _Inputs(model, staging, specs)
+    return _Inputs(model, staging, specs, residents)

@@ -8,6 +8,7 @@ Read `router/core.py` next.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ import numpy as np
 from fabric.dtypes import DType, dtype_of
 from fabric.errors import ResourceExhausted, RouterClosed
 from fabric.layout import Layout, TensorSpec, layout_of
-from fabric.memory.lease import Lease
-from fabric.message import SMALL_BODY_BYTES, Body, small_body, tensors_of, write_tensors
+from fabric.memory.lease import Lease, tensor_view
+from fabric.message import SMALL_BODY_BYTES, Body, Tensor, small_body, tensors_of, write_tensors
 from router.inputs import check
+from router.resident import Referring, Resident
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
     from discovery.instance import ModelFacts
     from fabric.memory.arena import Arena
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _PLANS_MAX = 1024
 """Shapes that are remembered; a caller whose every request has another shape plans each, which costs about 10 µs."""
 
+Staged = Body | Referring
+"""The inputs of one request, in the memory that they are sent from."""
 _PlanKey = tuple[tuple[str, "np.dtype[Any]", tuple[int, ...]], ...]
 
 
@@ -43,23 +47,26 @@ class _Plan:
 
 class Staging:  # mutable: remembers plans
     """Stages the inputs of one router. `shared_arena` gives the arena of a local node, or None; then `own` is used.
-    `blame` adds to the error of a full arena who holds it."""
+    `blame` adds to the error of a full arena who holds it; `affinity_ms` bounds what a missing resident costs."""
 
-    __slots__ = ("_blame", "_own", "_plans", "_shared_arena")
+    __slots__ = ("_affinity_ms", "_blame", "_own", "_plans", "_shared_arena")
 
     def __init__(
         self,
         own: Arena | None,
         shared_arena: Callable[[], Arena | None],
         blame: Callable[[ResourceExhausted], ResourceExhausted],
+        affinity_ms: float = 0.0,
     ) -> None:
+        self._affinity_ms = affinity_ms
         self._own = own
         self._shared_arena = shared_arena
         self._blame = blame
         self._plans: dict[_PlanKey, _Plan] = {}
 
-    def stage(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
-        """Checks the inputs against `facts` and copies them. Raises InvalidArgument, ResourceExhausted."""
+    def stage(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Staged:
+        """Checks the inputs against `facts` and copies them; residents among them are referred to. Raises
+        InvalidArgument, ResourceExhausted."""
         try:
             arrays: Mapping[str, Any] = inputs
             key: _PlanKey = tuple([(name, array.dtype, array.shape) for name, array in arrays.items()])
@@ -101,7 +108,11 @@ class Staging:  # mutable: remembers plans
         self._plans[key] = plan
         return plan
 
-    def _stage_any(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Body:
+    def _stage_any(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Staged:
+        if isinstance(inputs, Mapping):
+            residents = {name: value for name, value in inputs.items() if isinstance(value, Resident)}
+            if residents:
+                return self._refer(facts, inputs, residents)
         sources = tensors_of(inputs)
         layout = layout_of(tuple(source.spec for source in sources))
         if facts is not None:
@@ -115,6 +126,33 @@ class Staging:  # mutable: remembers plans
             lease.release()
             raise
         return Body(layout, lease)
+
+    def _refer(
+        self, facts: ModelFacts | None, inputs: Mapping[str, object], residents: dict[str, Resident]
+    ) -> Referring:
+        """Stages what is not resident."""
+        sources = {name: Tensor.of(name, value) for name, value in inputs.items() if name not in residents}
+        specs = tuple(residents[name].spec(name) if name in residents else sources[name].spec for name in inputs)
+        if facts is not None:
+            check(facts, specs)
+        layout = layout_of(specs)
+        body = self.leased_body(layout) if layout.body_bytes >= SMALL_BODY_BYTES else None
+        small = bytearray(layout.body_bytes if body is None else 0)
+        view = memoryview(small) if body is None else body.view()
+        for spec, offset in zip(layout.specs, layout.offsets, strict=True):
+            if not spec.referred and spec.nbytes:
+                data, target = sources[spec.name].data, tensor_view(view, spec, offset)
+                np.copyto(target, data if data.shape == target.shape else data.reshape(target.shape))
+        return self.referring(body or Body(layout, bytes(small)), residents.values())
+
+    def leased_body(self, layout: Layout) -> Body:
+        """Memory for a body that is written in place. Raises ResourceExhausted."""
+        return Body(layout, self.lease(layout.body_bytes))
+
+    def referring(self, body: Body, residents: Iterable[Resident]) -> Referring:
+        """A staged body with the residents that it refers to."""
+        by_name = {resident.digest: resident for resident in residents}
+        return Referring(body, tuple(by_name.values()), self.lease, self._affinity_ms)
 
     def _large(self, layout: Layout, inputs: Mapping[str, object]) -> Body:
         lease = self.lease(layout.body_bytes)
@@ -155,8 +193,9 @@ class Staging:  # mutable: remembers plans
             own.close_fd()
 
 
-def release(body: Body) -> None:
+def release(staged: Staged) -> None:
     """Gives back what `Staging.stage` leased for a request that failed, though somebody keeps the error, whose
     traceback reaches the body. A node that may still read it keeps the slot in quarantine."""
+    body = staged.body if isinstance(staged, Referring) else staged
     if not isinstance(body.memory, bytes):
         body.memory.release()

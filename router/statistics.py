@@ -23,6 +23,12 @@ class RouterStatistics:
     workers: tuple[str, ...]
     panics: int = 0
     """Picks for which no worker was usable, though some could be reached."""
+    bytes_sent: int = 0
+    """Bytes of inputs that attempts have sent, or lent to a local node."""
+    residents_sent: int = 0
+    """Resident inputs that went along with a request, because the node was not known to keep them."""
+    residents_missed: int = 0
+    """Requests that a node gave back because it no longer kept a resident."""
     registry_age_s: float = float("inf")
     """Seconds since the registry last answered."""
     registry_trouble: str = ""

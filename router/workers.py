@@ -128,6 +128,10 @@ EDGES: dict[State, dict[Event, State]] = {
 }
 
 
+HOLDS_MAX = 1024
+"""As many as a node keeps."""
+
+
 class Worker:  # mutable: one life of one node, with all that was learned of it
     """One life of one node. `link` is None while PENDING. The table's lock guards all but reads of `state`."""
 
@@ -139,6 +143,7 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         "ahead",
         "ejected_until_s",
         "failures",
+        "holds",
         "instance",
         "is_local",
         "line",
@@ -169,6 +174,8 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
         self._config = config
         self._eject_s = config.eject_first_s
         self.failures = 0
+        self.holds: set[bytes] = set()
+        """Residents that it is thought to keep; what is wrong here costs one more message, never an answer."""
 
     def linked(self, link: WorkerLink) -> bool:
         """Its link is open. True if that made it local, or made it no longer so."""
@@ -185,6 +192,12 @@ class Worker:  # mutable: one life of one node, with all that was learned of it
                 line = self._lines[wire] = TransportLine(wire, self.instance.rtt_prior_ms)
             self._wire, self.line = wire, line
         return self.line
+
+    def will_hold(self, digest: bytes) -> None:
+        """It is sent a resident."""
+        if len(self.holds) >= HOLDS_MAX:
+            self.holds.clear()
+        self.holds.add(digest)
 
     def wire_changed(self) -> bool:
         """Its link may use another wire now. True if that made it local, or made it no longer so."""

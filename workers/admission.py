@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.errors import DeadlineExceeded, Draining, Fate, InvalidArgument, ModelBroken, QueueFull, UnknownModel
 from fabric.frame import NO_SLOT
+from fabric.resident import any_refs
 from workers.job import Job, JobState
+from workers.resident import Residents
 from workers.speed import ModelSpeed
 from workers.statistics import REJECTED, ModelTally
 
@@ -105,9 +107,12 @@ class ExecutorDesk:  # mutable: what one executor has in hand
 
 
 class Admission:  # mutable: the node's queue
-    """The models of a node, the desks of its executors, and the requests that wait."""
+    """The models of a node, the desks of its executors, the requests that wait, and the residents they refer to."""
 
-    def __init__(self, models: Iterable[ModelQueue], desks: tuple[ExecutorDesk, ...], queue_max: int) -> None:
+    def __init__(
+        self, models: Iterable[ModelQueue], desks: tuple[ExecutorDesk, ...], queue_max: int, resident_bytes_max: int = 0
+    ) -> None:
+        self.residents = Residents(resident_bytes_max)
         self.models = {model.name: model for model in models}
         self.desks = desks
         self.draining = False
@@ -141,19 +146,23 @@ class Admission:  # mutable: the node's queue
             raise Draining("the node is draining; send the request to another one")
         return model
 
-    def offer(self, job: Job, now: float) -> ExecutorDesk | None:
+    def offer(self, job: Job, now: float, descriptors: bytes = b"") -> ExecutorDesk | None:
         """Takes a job: returns the executor that runs it now, or None when it waits.
 
-        Raises DeadlineExceeded when its time is over, QueueFull when it would wait and may not.
+        Raises DeadlineExceeded when its time is over, QueueFull when it would wait and may not, ResidentMissing.
         """
         if job.deadline_s <= now:
             raise DeadlineExceeded("the time was over when the request arrived; give it more", Fate.NEVER_RAN)
-        job.work_us = job.model.speed.estimate_us(job.body_bytes)
-        self._order += 1
-        job.order = self._order
         desk = None if self._waiting else self.free_desk(now)
         if desk is None:
             self._check_room(job.model)
+        if any_refs(descriptors):
+            job.uses = self.residents.claim(descriptors)
+            job.body_bytes += sum(use.kept.nbytes for use in job.uses if not use.fills)  # it reads them all the same
+        job.work_us = job.model.speed.estimate_us(job.body_bytes)
+        self._order += 1
+        job.order = self._order
+        if desk is None:
             self._enter(job)
         self.outstanding_us += job.work_us
         return desk
@@ -189,6 +198,9 @@ class Admission:  # mutable: the node's queue
     def over(self, job: Job) -> None:
         """A job has come to its end, whichever."""
         job.state = JobState.OVER
+        if job.uses:
+            self.residents.ended(job.uses)
+            job.uses = ()
         self.outstanding_us -= job.work_us
 
     def expire(self, now: float) -> list[Job]:

@@ -76,6 +76,8 @@ class NodeConfig:
     """0 shares the processors among the executors."""
     arena_bytes_max: int = 4 << 30
     """The largest arena that one client gets."""
+    resident_bytes_max: int = 1 << 30
+    """What resident tensors (inputs that clients send once) may take together; 0 keeps none."""
     tenants_max: int = 256
     exit_with_parent: bool = False
     """Drain when the process that started the node ends."""
@@ -101,6 +103,7 @@ class NodeConfig:
             ("frontdoor_timeout_s", 1),
             ("frontdoor_message_bytes_max", 1),
             ("frontdoor_shm_lease_s", 0),
+            ("resident_bytes_max", 0),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")

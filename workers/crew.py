@@ -39,6 +39,11 @@ class Crew:  # mutable: owns the executors
             shell.handle(ExecutorEvent.START_ASKED)
         self._look()
 
+    def drop_resident(self, number: int) -> None:
+        """The node keeps a resident no more."""
+        for shell in self.shells:
+            shell.lending.drop(number, shell.tell)
+
     def stop(self) -> None:
         """Asks every executor to end after its tasks."""
         for shell in self.shells:

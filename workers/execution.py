@@ -15,18 +15,28 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from fabric.dtypes import DType, bytes_decode
-from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, OverspillError, ResourceExhausted
+from fabric.errors import (
+    Fate,
+    InvalidArgument,
+    ModelBroken,
+    ModelFailed,
+    OverspillError,
+    ResidentMissing,
+    ResourceExhausted,
+)
 from fabric.layout import Layout, parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.onnxruntime import OnnxModel
 from workers.backends.python import PythonModel
 from workers.faults import is_refusal, place, told
+from workers.held import HeldResidents
 
 if TYPE_CHECKING:
     from fabric.layout import TensorSpec
     from workers.backends.base import Backend
     from workers.modelconfig import ModelConfig
 
+NONE_HELD: Final = HeldResidents()
 PLANS_MAX: Final = 1024
 ELEMENTS_MAX: Final = 1 << 48
 """Of an empty tensor too: numpy multiplies dimensions up before it looks whether one of them is 0."""
@@ -34,7 +44,8 @@ ELEMENTS_MAX: Final = 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How one input becomes an array: `private` copies it, `finite` refuses NaN and infinity, `text` decodes BYTES."""
+    """How one input becomes an array: `private` copies it, `finite` refuses NaN and infinity, `text` decodes BYTES;
+    `resident` names one that is kept, which is `referred` where the body does not bring it."""
 
     name: str
     dtype: np.dtype[Any]
@@ -44,15 +55,19 @@ class Step:
     private: bool
     finite: bool
     text: bool
+    resident: bytes
+    referred: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps for one set of descriptors, how many bytes of body they read, and how many batch items they are."""
+    """The steps for one set of descriptors, how many bytes of body they read, how many batch items they are, and those
+    steps that bring a resident."""
 
     steps: tuple[Step, ...]
     body_bytes: int
     rows: int
+    carried: tuple[Step, ...]
 
 
 @final
@@ -130,16 +145,21 @@ class LoadedModel:  # mutable: plans are added as requests come
             raise InvalidArgument(f"the inputs take {plan.body_bytes} bytes and {body_bytes} came; send all of them")
         return plan
 
-    def run(self, plan: Plan, memory: memoryview, body_at: int, reply: memoryview) -> Run:
-        """Runs one request. `memory` is the tenant's arena, read-only, `reply` the slot for the outputs.
+    def run(
+        self, plan: Plan, memory: memoryview, body_at: int, reply: memoryview, held: HeldResidents = NONE_HELD
+    ) -> Run:
+        """Runs one request. `memory` is the tenant's arena, read-only, `reply` the slot for the outputs, `held` what a
+        request may refer to.
 
-        Raises InvalidArgument, ModelFailed or ResourceExhausted with fate `ran` once the model's code has begun. What
-        the model's author should see the traceback of is their cause.
+        Raises ResidentMissing where it refers to something else, and InvalidArgument, ModelFailed or ResourceExhausted
+        with fate `ran` once the model's code has begun. What the model's author should see the traceback of is their
+        cause.
         """
         began = monotonic_ns()
         name = self.config.name
         try:
-            inputs = Inputs({step.name: _array(step, memory, body_at, name) for step in plan.steps})
+            arrays = {step.name: _array(step, memory, body_at, name, held) for step in plan.steps}
+            inputs = Inputs(arrays, {step.name: step.resident for step in plan.steps if step.resident})
         except MemoryError:
             raise ResourceExhausted(
                 f"there is no memory to copy the inputs of model {name!r} now; send less at once, or use another node"
@@ -178,7 +198,9 @@ class LoadedModel:  # mutable: plans are added as requests come
         # The order of the configuration, so that a model sees its inputs always in the same one.
         places = dict(zip((spec.name for spec in layout.specs), layout.offsets, strict=True))
         rows = layout.specs[0].shape[0] if self.config.max_batch_size else 1
-        return Plan(tuple(self._step(sent[name], places[name]) for name in self._inputs), layout.body_bytes, rows)
+        steps = tuple(self._step(sent[name], places[name]) for name in self._inputs)
+        carried = tuple(step for step in steps if step.resident and not step.referred)
+        return Plan(steps, layout.body_bytes, rows, carried)
 
     def _check(self, spec: TensorSpec) -> None:
         name, decl = self.config.name, self._inputs.get(spec.name)
@@ -208,12 +230,14 @@ class LoadedModel:  # mutable: plans are added as requests come
         finite = self._refuse_nan and spec.dtype in {DType.FP16, DType.FP32, DType.FP64}
         private = {"all": True, "none": False}.get(self._private, spec.dtype.steers_memory)
         text = spec.dtype is DType.BYTES
-        return Step(
-            spec.name, spec.dtype.numpy, spec.shape, offset, spec.nbytes, private or finite or text, finite, text
-        )
+        private = private or finite or text
+        kept = (spec.resident, spec.referred)
+        return Step(spec.name, spec.dtype.numpy, spec.shape, offset, spec.nbytes, private, finite, text, *kept)
 
 
-def _array(step: Step, memory: memoryview, body_at: int, model: str) -> np.ndarray[Any, Any]:
+def _array(step: Step, memory: memoryview, body_at: int, model: str, held: HeldResidents) -> np.ndarray[Any, Any]:
+    if step.resident and (kept := _resident(step, held)) is not None:
+        return _checked(kept, step, model)
     at = body_at + step.offset
     if step.text:
         array: np.ndarray[Any, Any] = bytes_decode(bytes(memory[at : at + step.nbytes]), prod(step.shape)).reshape(
@@ -224,8 +248,27 @@ def _array(step: Step, memory: memoryview, body_at: int, model: str) -> np.ndarr
     if step.private:
         array = array.copy()
         array.flags.writeable = False
-        if step.finite and not np.isfinite(array).all():
-            raise InvalidArgument(
-                f"input {step.name!r} of model {model!r} holds NaN or infinity, which it refuses; send finite numbers"
-            )
+        array = _checked(array, step, model)
     return array
+
+
+def _checked(array: np.ndarray[Any, Any], step: Step, model: str) -> np.ndarray[Any, Any]:
+    if step.finite and not np.isfinite(array).all():
+        raise InvalidArgument(
+            f"input {step.name!r} of model {model!r} holds NaN or infinity, which it refuses; send finite numbers"
+        )
+    return array
+
+
+def _resident(step: Step, held: HeldResidents) -> np.ndarray[Any, Any] | None:
+    """A resident over its own memory, which nobody can write to any more, so that it is never copied; None for one that
+    lies in the body alone."""
+    content = held.find(step.resident)
+    if content is not None:
+        return np.ndarray(step.shape, step.dtype, content)
+    if step.referred:
+        raise ResidentMissing(
+            f"resident {step.resident.hex()[:16]} (input {step.name!r}) is not here yet; send its content with the"
+            " request once"
+        )
+    return None

@@ -57,6 +57,7 @@ from workers.handover import (
     pack_done,
     unpack_task,
 )
+from workers.held import HeldResidents
 from workers.keep import KeptReply, ReplyKeep
 from workers.lifeline import end_with
 from workers.shelf import Shelf
@@ -78,6 +79,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._arenas: dict[int, Arena] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._keep = ReplyKeep()
+        self._held = HeldResidents()
         self._tracebacks = Tracebacks(sys.stderr)
         self._shelf = Shelf(settings.threads, self._tell, self._tracebacks)
         self._lapse_at_ns = 0
@@ -113,6 +115,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         elif control.word == "forget":
             self._keep.leave(control.number)
             del self._arenas[control.number]
+        elif control.word in {"resident", "fill"}:
+            digest, whole = bytes.fromhex(control.digest), control.word == "resident"
+            self._held.give(control.number, digest, control.nbytes, descriptors[0], whole=whole)
+        elif control.word == "let_go":
+            self._held.forget(control.number)
         else:
             self._shelf.take(control, descriptors)
         return control.word != "exit"
@@ -187,7 +194,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             raise
         arena = self._arenas[task.tenant_no]
         slot = _slot(arena, request)
-        run = model.run(plan, arena.view.toreadonly(), request.body_offset, slot)
+        inputs, body_at = arena.view.toreadonly(), request.body_offset
+        if plan.carried:
+            for number in self._held.fill_all(plan.carried, inputs, body_at):
+                self._tell(Control("filled", number))
+        run = model.run(plan, inputs, body_at, slot, self._held)
         memory: bytes | memoryview = slot[: run.layout.body_bytes]
         tenant_no = task.tenant_no
         if run.aside is not None:

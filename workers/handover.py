@@ -168,31 +168,36 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A word between node and executor; a descriptor may come with `arena` and `socket`.
+    """A word between node and executor; a descriptor comes with `arena`, `socket`, `resident` and `fill`.
 
     Node to executor: `load` (models to load), `arena` and `socket` (a tenant's, by number), `forget` (a tenant),
-    `hang_up` (a socket), `exit`. Executor to node: `loading` (the model it is at), `ready` (what became of each).
+    `hang_up` (a socket), `resident` (one by number, its name and bytes), `fill` (the same, empty), `let_go` (of a
+    resident), `exit`. Executor to node: `loading` (the model it is at), `ready` (what became of each), `filled` (a
+    resident, which is what its name says).
     """
 
     word: str
     number: int = 0
     models: tuple[str, ...] = ()
     loaded: tuple[Loaded, ...] = ()
+    digest: str = ""
+    nbytes: int = 0
 
 
 def encode_control(control: Control) -> bytes:
     """The word as it travels."""
     loaded = [[each.model, list(each.runs_us), each.refused] for each in control.loaded]
-    return CONTROL_MAGIC + json.dumps([control.word, control.number, list(control.models), loaded]).encode()
+    resident = (control.digest, control.nbytes)
+    return CONTROL_MAGIC + json.dumps([control.word, control.number, list(control.models), loaded, *resident]).encode()
 
 
 def decode_control(message: bytes) -> Control:
     """Reads a word. Raises ProtocolError when it is none: a model may write to descriptors that are not its own."""
     try:
         parts: Any = json.loads(message[MAGIC_BYTES:])
-        word, number, models, loaded = parts
+        word, number, models, loaded, digest, nbytes = parts
         results = tuple(Loaded(str(name), tuple(map(int, runs)), str(why)) for name, runs, why in loaded)
-        return Control(str(word), int(number), tuple(map(str, models)), results)
+        return Control(str(word), int(number), tuple(map(str, models)), results, str(digest), int(nbytes))
     except (ValueError, TypeError, RecursionError):
         raise ProtocolError(_GARBLED) from None
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fabric.local.tenant import Tenant, TenantSocket
     from workers.admission import ModelQueue
+    from workers.resident import Use
 
 
 class JobState(Enum):
@@ -37,7 +38,7 @@ class Waiter:
 
 class Job:  # mutable: its state and place change as it moves
     """`order` is its place among all jobs of its level; times are monotonic seconds. `resend` marks the job that only
-    fetches a kept reply once more: it is never queued and never runs."""
+    fetches a kept reply once more: it is never queued and never runs. `uses` are the residents that it refers to."""
 
     __slots__ = (
         "accepted",
@@ -53,6 +54,7 @@ class Job:  # mutable: its state and place change as it moves
         "request_no",
         "resend",
         "state",
+        "uses",
         "work_us",
     )
 
@@ -80,6 +82,7 @@ class Job:  # mutable: its state and place change as it moves
         self.order = 0
         self.accepted = 0
         self.resend = False
+        self.uses: tuple[Use, ...] = ()
         self.state = JobState.QUEUED
 
     def ask_for_another(self) -> bool:

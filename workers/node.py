@@ -79,7 +79,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         )
         self._socket_path = str(self._folder / SOCKET)
         desks = tuple(ExecutorDesk(number) for number in range(config.executors))
-        self._admission = Admission((), desks, config.queue_max)
+        self._admission = Admission((), desks, config.queue_max, config.resident_bytes_max)
         self._reception = Reception(self._reactor, self._epoch, self._admission, self._publish_soon)
         self._library = self._make_library()
         self._crew = self._reception.crew = self._library.crew = self._make_crew()
@@ -141,7 +141,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             )
             for desk in self._admission.desks
         )
-        return Crew(self._reactor, shells)
+        self._admission.residents.dropped = (crew := Crew(self._reactor, shells)).drop_resident
+        return crew
 
     def _make_port(self) -> Ports:
         return Ports(self._reactor, self._config, self._socket_path, self._node_id, self._epoch, self)

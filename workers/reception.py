@@ -97,7 +97,7 @@ class Reception:  # mutable: the node's requests
         check_places(request, tenant.arena.nbytes)
         deadline_s, level = _deadline_s(request, now), request.priority or DEFAULT_LEVEL
         job = Job(model, request.client_id, request.request_no, asked, now, deadline_s, level, request.body_bytes)
-        desk = self._admission.offer(job, now)
+        desk = self._admission.offer(job, now, request.descriptors)
         client.began(request.request_no, job)
         job.accepted = client.accepted
         if desk is not None:

@@ -27,6 +27,7 @@ from workers.handover import (
     pack_task,
     unpack_done,
 )
+from workers.lending import Lending
 from workers.parcel import packed
 from workers.sentinel import (
     START_TIMEOUT_S,
@@ -71,6 +72,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._child: Child | None = None
         self._known_tenants: set[int] = set()
         self._known_sockets: set[int] = set()
+        self.lending = Lending()
         self._task_no = 0
         self._why = ""
         self._watch = Watch(0.0)
@@ -100,21 +102,18 @@ class ExecutorShell:  # mutable: a process, then the next one
         assert self._child is not None, "a desk is open only while there is a process"
         self._task_no += 1
         self.desk.give(self._task_no, job, now)
-        asked = job.asked
-        tenant, socket = asked.tenant, asked.socket
+        tenant, socket = job.asked.tenant, job.asked.socket
         if tenant.tenant_no not in self._known_tenants:
             self._known_tenants.add(tenant.tenant_no)
             self._child.send(encode_control(Control("arena", tenant.tenant_no)), (tenant.arena.fd,))
         if socket.socket_no not in self._known_sockets and not socket.closed:
             self._known_sockets.add(socket.socket_no)
             self._child.send(encode_control(Control("socket", socket.socket_no)), (socket.fileno(),))
-        flags, arrived_ns, deadline_ns = (
-            RESEND if job.resend else 0,
-            int(job.arrived_s * 1e9),
-            int(job.deadline_s * 1e9),
-        )
-        task = Task(flags, self._task_no, tenant.tenant_no, socket.socket_no, arrived_ns, deadline_ns, load)
-        self._child.send(pack_task(task) + asked.frame)
+        if job.uses:
+            self.lending.tell(job.uses, self.tell)
+        times = int(job.arrived_s * 1e9), int(job.deadline_s * 1e9)
+        task = Task(RESEND if job.resend else 0, self._task_no, tenant.tenant_no, socket.socket_no, *times, load)
+        self._child.send(pack_task(task) + job.asked.frame)
 
     def tell(self, control: Control, descriptors: tuple[int, ...] = ()) -> None:
         """Sends a word, if there is a process."""
@@ -146,10 +145,8 @@ class ExecutorShell:  # mutable: a process, then the next one
         """Looks for a process that stopped, hangs, or does not come up."""
         if self._child is None or self.machine.state is ExecutorState.FENCING:
             return
-        if (
-            self.machine.state in {ExecutorState.STARTING, ExecutorState.WARMING}
-            and now - self._spawned_s >= START_TIMEOUT_S
-        ):
+        starting = self.machine.state in {ExecutorState.STARTING, ExecutorState.WARMING}
+        if starting and now - self._spawned_s >= START_TIMEOUT_S:
             self._stuck(f"was not ready after {START_TIMEOUT_S:.0f} s")
             return
         if self._child.deaf_since_s is not None and now - self._child.deaf_since_s >= DEAF_MAX_S:
@@ -159,9 +156,8 @@ class ExecutorShell:  # mutable: a process, then the next one
         task_no, began_ns = page.running
         job = self.desk.in_hand.get(task_no)
         if job is not None:
-            limit_s = hang_at_s(
-                began_ns / 1e9, job.deadline_s, job.model.speed.slowest_us, job.model.execution_timeout_s
-            )
+            model = job.model
+            limit_s = hang_at_s(began_ns / 1e9, job.deadline_s, model.speed.slowest_us, model.execution_timeout_s)
             if now >= limit_s:
                 self._stuck(f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit")
                 return
@@ -192,6 +188,8 @@ class ExecutorShell:  # mutable: a process, then the next one
                 self._settlement.done(job, flags, spent, message[DONE_BYTES:], self.holder)
             return more
         control = decode_control(message)
+        if control.word == "filled":
+            return self.lending.filled(control.number)
         if control.word == "staged":
             if len(control.loaded) != 1:
                 raise ProtocolError("told of a staged model without a result; look which model writes to its node")
@@ -242,6 +240,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._watch = Watch(now)
         self._known_tenants.clear()
         self._known_sockets.clear()
+        self.lending = Lending()
         settings = replace(self._settings, generation=self.machine.generation)
         try:
             self._child = child = Child(self._reactor, settings, self._message)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fabric.dtypes import DType, bytes_decode
+from fabric.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +99,10 @@ def tensor_view(memory: memoryview, spec: TensorSpec, offset: int) -> np.ndarray
 def tensors(memory: memoryview, layout: Layout) -> tuple[np.ndarray[Any, Any], ...]:
     """The tensors of a body as read-only arrays over `memory`; BYTES tensors are decoded from a private copy.
 
-    Raises InvalidArgument when a BYTES tensor's lengths do not add up.
+    Raises InvalidArgument when a BYTES tensor's lengths do not add up, or the body refers to one that is not in it.
     """
+    if layout.residents:
+        raise InvalidArgument("a body refers to resident tensors, which only a node has; send the tensors themselves")
     readonly = memory.toreadonly()
     return tuple(
         _decode_bytes(bytes(memory[offset : offset + spec.nbytes]), spec)

@@ -19,8 +19,8 @@ from fabric.transport import Answer, PeerFacts, WireName
 from router.config import RouterConfig
 from router.core import Core
 from router.dispatch import Attempt
-from router.fresh import Read
 from router.load import Page
+from router.steps import Read
 from router.table import Dial
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Real nodes on loopback for the router's tests: a model repository, processes that may be killed, and their marks.
 
 Models: `echo` (idempotent: y = x + 1), `slow` (idempotent: sleeps `ms`), `ledger` (not idempotent: appends a line to a
-file, then sleeps `ms`), `strings` (BYTES in and out). Each run of `slow` and `ledger` leaves one line, so that a test
-can count executions.
+file, then sleeps `ms`), `strings` (BYTES in and out), `lookup` (idempotent: y =
+table[at]). Each run of `slow` and `ledger` leaves one line, so that a test can count executions.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class Model:
     def execute(self, inputs, outputs):
         outputs["out"] = np.array([x.upper() for x in inputs["text"]], dtype=object)
 """
+_LOOKUP = """
+class Model:
+    def __init__(self, config): pass
+    def execute(self, inputs, outputs): outputs["y"] = inputs["table"][inputs["at"]]
+"""
 _NOTED = """
 import os, time
 import numpy as np
@@ -69,6 +74,15 @@ _CONFIGS = {
             ' output [ { name: "out" data_type: TYPE_STRING dims: [ -1 ] } ]'
         ),
         _STRINGS,
+        True,
+    ),
+    "lookup": (
+        (
+            'input [ { name: "table" data_type: TYPE_INT32 dims: [ -1 ] }, '
+            '{ name: "at" data_type: TYPE_INT64 dims: [ -1 ] } ]'
+            ' output [ { name: "y" data_type: TYPE_INT32 dims: [ -1 ] } ]'
+        ),
+        _LOOKUP,
         True,
     ),
     "slow": (_IDS, _NOTED, True),
@@ -109,12 +123,15 @@ class Nodes:
         self._models = make_models(folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, wires: str = "local,rpc", devices: str = "cpu:1") -> None:
-        """Starts a node; `wait_ready` follows."""
+    def start(self, name: str, wires: str = "local,rpc", devices: str = "cpu:1", settings: str = "") -> None:
+        """Starts a node, with `settings` in its node.toml; `wait_ready` follows."""
         log = (self.folder / f"{name}.log").open("wb")
         with log:
             words = ["node", "--registry", self.registry, "--models", str(self._models), "--wires", wires]
             words += ["--devices", devices, "--node-id", name, "--exit-with-parent"]
+            if settings:
+                (self.folder / f"{name}.toml").write_text(settings)
+                words += ["--config", str(self.folder / f"{name}.toml")]
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "overspill", *words], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )

@@ -35,10 +35,16 @@ class Inputs(Mapping[str, "Array"]):
     uint16, BYTES as an object array of bytes.
     """
 
-    __slots__ = ("_arrays",)
+    __slots__ = ("_arrays", "_residents")
 
-    def __init__(self, arrays: dict[str, Array]) -> None:
+    def __init__(self, arrays: dict[str, Array], residents: dict[str, bytes] | None = None) -> None:
         self._arrays = arrays
+        self._residents = residents
+
+    def resident(self, name: str) -> bytes:
+        """What names the content of an input that its caller keeps here over many requests (the same bytes have the
+        same name), so that a model may keep what it makes of it, such as a copy on a device; empty for any other."""
+        return self._residents.get(name, b"") if self._residents else b""
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]

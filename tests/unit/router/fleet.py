@@ -18,7 +18,7 @@ from fabric.memory.arena import Arena
 from fabric.message import Body, small_body, tensors_of
 from fabric.transport import Answer, PeerFacts, WireName
 from router.config import RouterConfig
-from router.core import Core, Wait
+from router.core import Core
 from router.dispatch import Attempt
 from router.table import Dial
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fabric.errors import OverspillError
     from fabric.transport import Call
     from router.reply import Reply
+    from router.steps import Wait
     from router.table import Command
     from router.workers import Worker
 
@@ -95,9 +96,11 @@ def answer(
 class Fleet:
     """A core, its clock, and the commands it gave."""
 
-    def __init__(self, *names: str, config: RouterConfig | None = None, local: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *names: str, config: RouterConfig | None = None, local: tuple[str, ...] = (), arena: Arena = _ARENA
+    ) -> None:
         self.now = 100.0
-        self.core = Core(7, config or RouterConfig(seed=1), _ARENA, Random(1), lambda: self.now)
+        self.core = Core(7, config or RouterConfig(seed=1), arena, Random(1), lambda: self.now)
         self.commands: list[Command] = []
         self.core.execute_with(self.commands.extend)
         for name in names:

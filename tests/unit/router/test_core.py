@@ -13,8 +13,8 @@ from fabric.errors import Fate
 from fabric.frame import Load
 from fabric.transport import WireName
 from router.config import RouterConfig
-from router.core import Wait
 from router.dispatch import Attempt
+from router.steps import Wait
 from router.table import Dial, Drop
 from router.workers import State
 from tests.unit.router.fleet import LEDGER, Fleet, answer, facts, instance, name_of

@@ -12,8 +12,9 @@ from fabric.frame import Load
 from fabric.transport import WireName
 from router.config import RouterConfig
 from router.dispatch import Attempt
-from router.fresh import RANKED_MAX, Read, far, near, pays
+from router.fresh import RANKED_MAX, far, near, pays
 from router.load import Page
+from router.steps import Read
 from tests.unit.router.fleet import Fleet, answer, name_of
 
 

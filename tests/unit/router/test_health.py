@@ -11,8 +11,8 @@ from discovery.instance import Insert
 from fabric import errors
 from fabric.errors import Fate
 from router.config import RouterConfig
-from router.core import Wait
 from router.dispatch import Attempt
+from router.steps import Wait
 from router.workers import State
 from tests.unit.router.fleet import Fleet, answer, instance, name_of
 from tests.unit.router.town import Node, Town, shares
