@@ -38,7 +38,7 @@ def test_asyncio_infers_prepares_and_closes(nodes: Nodes) -> None:
             with router.prepare("echo", rows=20_000) as x:
                 x["x"][:] = 4
                 assert ((await x.infer(10))["y"] == 5).all()
-            assert router.models() == ("echo", "ledger", "slow", "strings")
+            assert router.models() == ("echo", "ledger", "lookup", "slow", "strings")
             with pytest.raises(InvalidArgument):
                 await router.infer("echo", {"z": X}, timeout_s=1)
         with pytest.raises(RouterClosed):

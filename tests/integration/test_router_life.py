@@ -60,7 +60,7 @@ def test_a_request_goes_near_and_its_trace_tells(router: Router) -> None:
     trace = reply.trace
     assert (trace.worker, trace.wire, trace.attempts, trace.candidates) == ("near", "local", 1, 2)
     assert min(trace.queue_ms, trace.compute_ms, trace.transport_ms, trace.price.total_ms) >= 0.0
-    assert router.models() == ("echo", "ledger", "slow", "strings")
+    assert router.models() == ("echo", "ledger", "lookup", "slow", "strings")
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4095, 4096, 4097, 300_000])
