@@ -1,4 +1,4 @@
-"""A front door over its life: killed and back, drained in order, models loaded by clients, a crowd of large requests."""
+"""A front door over its life: killed and back, drained in order, models loaded by clients, crowds, large messages."""
 
 from __future__ import annotations
 
@@ -177,3 +177,19 @@ def test_a_port_in_use_is_told_at_the_start(tmp_path: Path) -> None:
             assert node.process.wait(60) == 2
         assert time.monotonic() - began < 50
         assert "another process listens on 127.0.0.1" in (again / "node.log").read_text()
+
+
+@pytest.mark.long
+def test_a_tensor_of_256_mib_is_taken_where_the_operator_allows_it(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text("frontdoor_message_bytes_max = 268435456\n")
+    models = tmp_path / "models"
+    write_model(models, "one", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    x = np.arange(64 << 20, dtype=np.float32)
+    with (
+        running_front(tmp_path, models, "--config", str(tmp_path / "node.toml")) as front,
+        grpc_client(front.grpc) as client,
+    ):
+        np.testing.assert_array_equal(client.infer("one", [given(x)]).as_numpy("y"), x)
+        more = np.zeros(65 << 20, np.float32)
+        assert code(lambda: client.infer("one", [given(more)])) == "RESOURCE_EXHAUSTED"
+        assert client.is_server_live(), "over the same connection"
