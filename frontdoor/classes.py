@@ -8,6 +8,7 @@ Each row of a batch (the whole tensor, where there is no batch) becomes its `cou
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ def classified(spec: TensorSpec, view: memoryview, count: int, *, batched: bool)
     array: np.ndarray[Any, Any] = np.frombuffer(view, spec.dtype.numpy)
     if spec.dtype is DType.BF16:
         array = bf16_to_float32(array)
-    height = spec.shape[0] if batched and spec.shape else 1
-    rows = array.reshape(height, array.size // max(1, height))
+    height, rest = (spec.shape[0], spec.shape[1:]) if batched and spec.shape else (1, spec.shape)
+    rows = array.reshape(height, prod(rest))
     count = min(count, rows.shape[1])
     texts = []
     for row in rows:

@@ -59,7 +59,8 @@ def read_bare(model: Model, version: str, body: bytes) -> Asked:
     dims = (1, *tensor.dims[1:]) if model.max_batch_size else tensor.dims
     known = prod(dim for dim in dims if dim >= 0)
     elements = 1 if dtype is DType.BYTES else len(body) // dtype.numpy.itemsize
-    if dims.count(-1) > 1 or (known and elements % known):
+    whole = dtype is DType.BYTES or len(body) == elements * dtype.numpy.itemsize
+    if dims.count(-1) > 1 or not whole or (known and elements % known):
         raise InvalidArgument(f"a bare body of {len(body)} bytes fits no shape {list(dims)}; send it with a header")
     shape = tuple(elements // max(1, known) if dim < 0 else dim for dim in dims)
     given = Given(tensor.name, dtype, shape, memoryview(body))
