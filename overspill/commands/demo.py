@@ -30,6 +30,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--limit-s", metavar="S", type=float, default=LIMIT_S, help="time limit, and size, of the round (default 10)"
     )
+    parser.add_argument(
+        "--matrix", action="store_true", help="send the legs of all pairs as tables that nodes keep (residents)"
+    )
     parser.add_argument("--no-faults", action="store_true", help="kill nothing")
     parser.add_argument(
         "--attach",
@@ -50,6 +53,5 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--attach needs the registry of the nodes that run already; say --registry URL")
     report = args.report or Path("report.html")
     faults = not args.no_faults
-    return show(
-        DemoOptions(args.registry or "", args.data, args.seed, report, args.limit_s, faults=faults, attach=args.attach)
-    )
+    where = (args.registry or "", args.data, args.seed, report, args.limit_s)
+    return show(DemoOptions(*where, faults=faults, matrix=args.matrix, attach=args.attach))

@@ -62,8 +62,20 @@ class PlannedFault:
 class Drive:  # mutable: one run of a round
     """Runs jobs and the ledger until all are done; collects a record of each request."""
 
-    def __init__(self, router: Router, jobs: Sequence[Job], faults: Sequence[PlannedFault], timeout_s: float) -> None:
+    def __init__(
+        self,
+        router: Router,
+        jobs: Sequence[Job],
+        faults: Sequence[PlannedFault],
+        timeout_s: float,
+        tables: Sequence[np.ndarray[Any, Any]] = (),
+    ) -> None:
+        """`tables` are inputs that many jobs share: they are sent to each node once."""
         self.router = router
+        self._residents = {id(table): router.resident(table) for table in tables}
+        self._tables = tables  # while they live, nothing else has their id
+        self.each_time_bytes = 0
+        """What the tables would have taken, had each answered request brought them along."""
         self.timeout_s = timeout_s
         self.records: list[Record] = []  # list.append is atomic, so callers share it without a lock
         self.faults: list[Fault] = []
@@ -126,14 +138,17 @@ class Drive:  # mutable: one run of a round
 
     def _send(self, model: str, inputs: Arrays, expected: Arrays) -> Reply | None:
         began = self._now()
+        given = {name: self._residents.get(id(array), array) for name, array in inputs.items()}
         try:
-            reply = self.router.infer(model, inputs, timeout_s=self.timeout_s)
+            reply = self.router.infer(model, given, timeout_s=self.timeout_s)
         except OverspillError as error:
             self._note_failure(model, began, error, idempotent=True)
             return None
         ended = self._now()
         right = set(expected) <= set(reply) and all(same_bytes(reply[name], array) for name, array in expected.items())
         trace = reply.trace
+        with self._lock:
+            self.each_time_bytes += sum(array.nbytes for array in inputs.values() if id(array) in self._residents)
         self.records.append(
             Record(
                 model,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from overspill.demo.work import Work
+    from router.statistics import RouterStatistics
 
 LOCAL, REMOTE = "local", ("remote-1", "remote-2")
 TIMEOUT_S = 10.0
@@ -46,6 +47,8 @@ class DemoOptions:
     report: Path
     limit_s: float
     faults: bool
+    matrix: bool = False
+    """Send the legs of all pairs as tables that all shards of a round share."""
     attach: bool = False
     """Send the round to nodes that run already, instead of starting some and breaking them."""
 
@@ -68,14 +71,15 @@ def show(options: DemoOptions) -> int:
             ledger = folder / "ledger"
             ledger.mkdir()
         _tell("making the round and its single-process answers")
-        work = make_round(options.data, options.seed, options.limit_s)
+        work = make_round(options.data, options.seed, options.limit_s, matrix=options.matrix)
         _tell(work.description)
         before = running.ledger_marks(ledger)
         registry = options.registry or f"dir:{folder / 'registry'}"
         with _nodes(options, folder, registry, work, ledger) as faults:
             with Router.connect(registry) as router:
-                drive = Drive(router, work.jobs, faults, TIMEOUT_S)
+                drive = Drive(router, work.jobs, faults, TIMEOUT_S, work.tables)
                 took_s = drive.run(_progress)
+                tables = _tables_line(work, drive, router.statistics())
             if not options.attach:
                 _tell("draining the nodes")
         lines = running.ledger_lines(ledger, before)
@@ -90,9 +94,24 @@ def show(options: DemoOptions) -> int:
         audit=audit(drive.records, lines),
     )
     print(as_text(outcome))
+    if tables:
+        print(tables)
     options.report.write_text(as_html(outcome), encoding="utf-8")
     print(f"\nreport: {options.report}")
     return 0 if outcome.audit.clean else 1
+
+
+def _tables_line(work: Work, drive: Drive, statistics: RouterStatistics) -> str:
+    """What it cost to send the tables of matrix mode; empty where there are none."""
+    if not work.tables:
+        return ""
+    whole = sum(table.nbytes for table in work.tables)
+    return (
+        f"\nmatrix mode: {len(work.tables)} tables of {whole / 1e6:.1f} MB together, kept on nodes; all inputs sent"
+        f" were {statistics.bytes_sent / 1e6:.1f} MB in {statistics.residents_sent} sendings of a table"
+        f" ({statistics.residents_missed} because a node lacked one); with each request the tables alone would have"
+        f" been {drive.each_time_bytes / 1e6:.1f} MB"
+    )
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import numpy as np
 from examples.dispatch import models as shipped_models
 from examples.dispatch.city.generate import CityPlan, city_round
 from examples.dispatch.city.real import RealPlan, grubhub_round, lilim_round
+from examples.dispatch.city.rounds import with_shared_matrices
 from examples.dispatch.data import grubhub, lilim
 from examples.dispatch.etr.deliveries import read_deliveries
 from examples.dispatch.etr.join import RoundFacts, inputs_of
@@ -62,6 +63,8 @@ class Work:
     jobs: list[Job]
     limit_s: float
     alone_s: float
+    tables: tuple[np.ndarray[Any, Any], ...] = ()
+    """Inputs that many jobs share, as the same objects: legs of whole rounds, in matrix mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +76,52 @@ class _Solved:
     took_s: float
 
 
-def make_round(data: Path | None, seed: int, limit_s: float) -> Work:
+def make_round(data: Path | None, seed: int, limit_s: float, *, matrix: bool = False) -> Work:
     """Makes the jobs of a demo, from the generated city or from the data sets in the folder `data`, as many as one
-    executor alone would compute for 1.15 times `limit_s` seconds.
+    executor alone would compute for 1.15 times `limit_s` seconds. `matrix`: all shards of a round refer to one pair of
+    tables with the legs of all pairs, and the answers are the same.
 
     Raises ConfigError when the folder does not hold them.
     """
     warm_up()  # compiles the kernels once, before the processes below and the executors look for them
     jobs: list[Job] = []
     sizes: list[int] = []
-    alone_s, rounds = 0.0, set()
+    taken: dict[str, list[tuple[Shard, _Solved]]] = {}
+    alone_s = 0.0
     give_up_at = time.monotonic() + PREPARE_S
     with _pool() as pool:
         try:
             for each, shard, solved in _solved_shards(pool, data, seed):
-                jobs.append(_planning_job(f"{each.name}/{shard.number}", shard, solved))
+                taken.setdefault(each.name, []).append((shard, solved))
                 alone_s += solved.took_s
                 sizes.append(len(shard.rows))
-                rounds.add(each.name)
-                if len(jobs) < JOBS_MIN:
+                if len(sizes) < JOBS_MIN:
                     continue
                 if alone_s >= OVERLOAD * limit_s or time.monotonic() > give_up_at:
                     break
         finally:
             pool.shutdown(cancel_futures=True)
+    tables: list[np.ndarray[Any, Any]] = []
+    for name, parts in taken.items():
+        shards = [shard for shard, _ in parts]
+        if matrix:
+            shards = with_shared_matrices(shards)
+            tables += (shards[0].batch.seconds, shards[0].batch.metres)
+        jobs += [
+            _planning_job(f"{name}/{shard.number}", shard, solved)
+            for shard, (_, solved) in zip(shards, parts, strict=True)
+        ]
     if data is not None:
         jobs += _mini_jobs(data)
         alone_s = sum(job.work_s for job in jobs)
     limit_s = min(limit_s, alone_s / OVERLOAD)
     largest, median = max(sizes), int(np.median(sizes))
     description = (
-        f"{sum(sizes)} rider-order pairs of {len(rounds)} rounds in {len(jobs)} uneven shards (largest {largest},"
+        f"{sum(sizes)} rider-order pairs of {len(taken)} rounds in {len(jobs)} uneven shards (largest {largest},"
         f" median {median}); one executor alone would compute for {alone_s:.1f} s, the limit is {limit_s:.1f} s"
     )
     title = "a generated city" if data is None else "public routing instances and delivery records"
-    return Work(title, description, Path(shipped_models.__file__).parent, jobs, limit_s, alone_s)
+    return Work(title, description, Path(shipped_models.__file__).parent, jobs, limit_s, alone_s, tuple(tables))
 
 
 def _pool() -> ProcessPoolExecutor:

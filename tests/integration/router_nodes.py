@@ -120,14 +120,14 @@ class Nodes:
         self.folder = folder
         self.registry = registry or f"dir:{folder / 'registry'}"
         (folder / "registry").mkdir()
-        self._models = make_models(folder)
+        self.models = make_models(folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, wires: str = "local,rpc", devices: str = "cpu:1", settings: str = "") -> None:
         """Starts a node, with `settings` in its node.toml; `wait_ready` follows."""
         log = (self.folder / f"{name}.log").open("wb")
         with log:
-            words = ["node", "--registry", self.registry, "--models", str(self._models), "--wires", wires]
+            words = ["node", "--registry", self.registry, "--models", str(self.models), "--wires", wires]
             words += ["--devices", devices, "--node-id", name, "--exit-with-parent"]
             if settings:
                 (self.folder / f"{name}.toml").write_text(settings)

@@ -5,7 +5,7 @@ shard is one request. The reference answers are made here in one process; the fa
 byte. It never sends anything. Next: generate.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,6 +127,25 @@ def with_matrices(batch: Batch) -> Batch:
         seconds=np.concatenate([none, *seconds]),
         metres=np.concatenate([none, *metres]),
     )
+
+
+def with_shared_matrices(shards: Sequence[Shard]) -> list[Shard]:
+    """Return shards that all refer to one pair of tables, seconds and metres, which hold the legs of all their pairs.
+
+    Answers stay the same. The tables are the same objects in each batch: a caller who sends many shards, or the same
+    pairs again under other options, lets its router keep them where they are used (`router.resident`).
+    """
+    heavy = [shard.batch if len(shard.batch.matrix_start) else with_matrices(shard.batch) for shard in shards]
+    seconds = np.concatenate([batch.seconds for batch in heavy])
+    metres = np.concatenate([batch.metres for batch in heavy])
+    begins = np.cumsum([0, *(len(batch.seconds) for batch in heavy)])
+    return [
+        replace(
+            shard,
+            batch=replace(batch, matrix_start=batch.matrix_start + begin, seconds=seconds, metres=metres),
+        )
+        for shard, batch, begin in zip(shards, heavy, begins, strict=False)
+    ]
 
 
 def _cut_ragged(start: Tensor, values: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import pytest
 
 from examples.dispatch.city.generate import CityPlan, apportion, area_shares, city_round, nearest_riders
 from examples.dispatch.city.real import RealPlan, grubhub_round, lilim_round
-from examples.dispatch.city.rounds import Round, with_matrices
+from examples.dispatch.city.rounds import Round, with_matrices, with_shared_matrices
 from examples.dispatch.data import grubhub, lilim
 from examples.dispatch.route_plan import Batch, Options, Order, Pair, Rider, Solver, Status, solve_batch
 from examples.dispatch.route_plan.layout import NO_STOP
@@ -66,6 +66,17 @@ def test_a_city_in_matrix_mode_answers_the_same() -> None:
     plain, heavy = solve_batch(batch).tensors(), solve_batch(with_matrices(batch)).tensors()
     for name, array in plain.items():
         assert array.tobytes() == heavy[name].tobytes(), name
+
+
+def test_shards_that_share_their_tables_answer_the_same() -> None:
+    shards = list(city_round(SMALL).shards())
+    sharing = with_shared_matrices(shards)
+    assert (
+        len({id(shard.batch.seconds) for shard in sharing}) == len({id(shard.batch.metres) for shard in sharing}) == 1
+    )
+    for plain, heavy in zip(shards, sharing, strict=True):
+        for name, array in plain.reference().tensors().items():
+            assert array.tobytes() == heavy.reference().tensors()[name].tobytes(), name
 
 
 def test_routes_in_hand_make_insertion_possible() -> None:
