@@ -60,10 +60,17 @@ HOT = (
     "workers/handover.py",
     "workers/job.py",
     "workers/keep.py",
+    "workers/life.py",
+    "workers/parted.py",
+    "workers/pauses.py",
     "workers/reception.py",
     "workers/sentinel.py",
+    "workers/settlement.py",
     "workers/shell.py",
     "workers/speed.py",
+    "workers/standby.py",
+    "workers/station.py",
+    "workers/vitals.py",
 )
 
 

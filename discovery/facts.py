@@ -71,7 +71,23 @@ def parse_models(facts: Any) -> tuple[ModelFacts, ...]:  # parsed JSON is anythi
 
 def parse_cards(facts: Any) -> tuple[CardFacts, ...]:  # parsed JSON is anything until this has read it
     """Reads cards. Raises one of UNREADABLE."""
-    return tuple(CardFacts(text(card["model"]), _within(card["memory_bytes"], 0)) for card in facts)
+    return tuple(
+        CardFacts(
+            model=text(card["model"]),
+            memory_bytes=_within(card["memory_bytes"], 0),
+            uuid=text(card.get("uuid", "")),
+            state=text(card.get("state", "")),
+            standby=text(card.get("standby", "off")),
+            standby_bytes=_within(card.get("standby_bytes", 0), 0),
+        )
+        for card in facts
+    )
+
+
+def cards_facts(cards: tuple[CardFacts, ...]) -> list[dict[str, Any]]:
+    """What `json.dumps` takes of cards, without what is as by default."""
+    usual = asdict(CardFacts("", -1))
+    return [{key: value for key, value in asdict(card).items() if value != usual[key]} for card in cards]
 
 
 def text(value: object) -> str:

@@ -50,10 +50,16 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """One GPU of a node: the maker's name of it, and its memory."""
+    """One GPU of a node: the maker's name of it, its memory, its UUID. `state` says why nothing runs on it, and is
+    empty otherwise; `standby` is what stands beside its executor (`off`, `no room`, `context`, `full`), and
+    `standby_bytes` what that held of its memory when it came."""
 
     model: str
     memory_bytes: int
+    uuid: str = ""
+    state: str = ""
+    standby: str = "off"
+    standby_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

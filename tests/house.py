@@ -42,9 +42,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("frontdoor/*",),
     "consul": ("discovery/consul.py",),
     "requests": ("discovery/consul.py",),
-    "cupy": ("workers/device.py", "examples/dispatch/route_plan/gpu/*"),
-    "cuda": ("workers/device.py",),
-    "pynvml": ("workers/device.py",),
+    "cupy": ("examples/dispatch/route_plan/gpu/*",),
+    "pynvml": ("workers/cuda/nvml.py",),
     "onnxruntime": ("workers/backends/onnxruntime.py", "examples/dispatch/etr/*"),
     "onnx": ("examples/dispatch/etr/*",),
     "tensorrt": ("workers/backends/tensorrt.py",),
@@ -54,7 +53,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 """Where each third-party library may be imported: one library lives behind one file or one folder."""
 
-OPTIONAL = {"pyverbs", "consul", "requests", "cupy", "cuda", "pynvml", "onnxruntime", "tensorrt", "torch"}
+OPTIONAL = {"pyverbs", "consul", "requests", "cupy", "pynvml", "onnxruntime", "tensorrt", "torch"}
 """Libraries a plain install lacks: they are imported when first needed, inside a function."""
 
 

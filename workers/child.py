@@ -45,17 +45,32 @@ class Settings:
     generation: int
     threads: int
     models: str
+    device: str = "cpu"
+    """As `workers/device.py` words it."""
+    pinned_bytes_max: int = 0
+    """What it may pin for its device, of the tenants' arenas."""
+    faults: str = ""
+    """The file of fault classes; empty for the shipped one."""
+    inject: str = ""
+    """What to break on purpose, see `workers/inject.py`."""
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Settings:
         """Reads the command line."""
-        node_fd, page_fd, parent_pid, node_epoch, generation, threads = map(int, words[:6])
-        return cls(node_fd, page_fd, parent_pid, node_epoch, generation, threads, words[6])
+        node_fd, page_fd, parent_pid, node_epoch, generation, threads, pinned_bytes_max = map(int, words[:7])
+        models, device, faults, inject = words[7:11]
+        return cls(
+            node_fd, page_fd, parent_pid, node_epoch, generation, threads, models, device, pinned_bytes_max, faults,
+            inject,
+        )  # fmt: skip
 
     def words(self) -> list[str]:
         """The command line that `of` reads."""
-        numbers = (self.node_fd, self.page_fd, self.parent_pid, self.node_epoch, self.generation, self.threads)
-        return [*map(str, numbers), self.models]
+        numbers = (
+            self.node_fd, self.page_fd, self.parent_pid, self.node_epoch, self.generation, self.threads,
+            self.pinned_bytes_max,
+        )  # fmt: skip
+        return [*map(str, numbers), self.models, self.device, self.faults, self.inject]
 
 
 def python_module(module: str) -> list[str]:
@@ -64,12 +79,15 @@ def python_module(module: str) -> list[str]:
     return [sys.executable, "-P", "-c", f"from {module} import main; raise SystemExit(main())"]
 
 
-def child_environment(threads: int | None = None) -> dict[str, str]:
-    """Our environment, with our packages on the path and, for an executor, its share of the processors."""
+def child_environment(threads: int | None = None, device: str = "cpu") -> dict[str, str]:
+    """Our environment, with our packages on the path and, for an executor, its share of the processors and its card:
+    whatever library a model uses, that card is the only one it sees."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, environment.get("PYTHONPATH", "")]))
     for variable in _THREAD_VARIABLES if threads else ():
         environment.setdefault(variable, str(threads))
+    if device.startswith("cuda:"):
+        environment["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")
     return environment
 
 
@@ -94,7 +112,7 @@ class Child:  # mutable: alive, then reaped and closed
                     [*python_module("workers.executor"), *full.words()],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(full.node_fd, full.page_fd),
-                    env=child_environment(settings.threads),
+                    env=child_environment(settings.threads, settings.device),
                     start_new_session=True,  # a Ctrl-C at the node's terminal is the node's to handle
                 )
             undo.callback(self._process.wait)

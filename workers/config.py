@@ -10,8 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fabric.errors import ConfigError
+from workers.device import CPU, asked_devices
+from workers.inject import DEVICE_FAULTS, read_injections
+from workers.seat import StandbyKind
 
-EXECUTORS_MAX = 64
 WIRES = ("local", "rdma", "rpc")
 MODEL_CONTROLS = ("none", "explicit")
 WIRES_DEFAULT = ("local", "rpc")
@@ -35,7 +37,17 @@ class NodeConfig:
     load_models: tuple[str, ...] = ()
     """With `explicit`, the models to load at the start."""
     devices: str = "cpu:1"
-    """One executor for each: `cpu:N` is N of them."""
+    """One executor for each: `cpu:N` is N of them, `cuda:all` one on each GPU, `cuda:0` or `cuda:UUID` one on that GPU,
+    `fake:N` N of them on fake cards, for drills."""
+    standby: str = "off"
+    """What stands beside each executor to follow it: `off`, `context` (a process with a context) or `full` (its models
+    loaded as well, which takes their memory twice)."""
+    quarantine_faults: int = 5
+    """So many deaths of one GPU's executors within a minute put the GPU into quarantine; 0 never does."""
+    fault_classes: str = ""
+    """A file of fault classes; empty takes the shipped one, which `overspill doctor` names."""
+    inject: str = ""
+    """What to break on purpose, such as `illegal_address@route_plan:every=500`; empty breaks nothing."""
     wires: tuple[str, ...] = WIRES_DEFAULT
     listen: str = "127.0.0.1:0"
     """Address of the rpc wire; port 0 takes any free one."""
@@ -95,7 +107,18 @@ class NodeConfig:
             raise ConfigError("load_models names models to load, but all are loaded; say --model-control explicit, too")
         if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_ca and not self.tls_cert):
             raise ConfigError("TLS needs both tls_cert and tls_key, and tls_ca only beside them; give the missing file")
+        standbys = [kind.value for kind in StandbyKind]
+        if self.standby not in standbys:
+            raise ConfigError(f"standby is {self.standby!r}; give one of {', '.join(standbys)}")
+        devices = asked_devices(self.devices)
+        if all(each.kind == CPU for each in devices) and any(
+            each.fault in DEVICE_FAULTS for each in read_injections(self.inject)
+        ):
+            raise ConfigError(
+                f"inject {self.inject!r} breaks a GPU and devices are {self.devices}; give a cuda or fake one"
+            )
         for name, least in (
+            ("quarantine_faults", 0),
             ("drain_s", 0),
             ("queue_max", 1),
             ("tenants_max", 1),
@@ -107,20 +130,7 @@ class NodeConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
-        _ = (self.executors, self.rpc_host_port, self.frontdoor_addresses)
-
-    @property
-    def executors(self) -> int:
-        """How many executors the devices ask for. Raises ConfigError for a device that is unknown here."""
-        count = 0
-        for device in self.devices.split(","):
-            kind, _, number = device.strip().partition(":")
-            if kind != "cpu" or not number.isdecimal() or not 1 <= int(number) <= EXECUTORS_MAX:
-                raise ConfigError(f"device {device.strip()!r} is unknown; give cpu:N with N from 1 to {EXECUTORS_MAX}")
-            count += int(number)
-        if count > EXECUTORS_MAX:
-            raise ConfigError(f"devices ask for {count} executors; at most {EXECUTORS_MAX} fit a node")
-        return count
+        _ = (self.rpc_host_port, self.frontdoor_addresses)
 
     @property
     def rpc_host_port(self) -> tuple[str, int]:
@@ -154,6 +164,8 @@ class NodeConfig:
         models: str | None = None,
         listen: str | None = None,
         devices: str | None = None,
+        standby: str | None = None,
+        inject: str | None = None,
         wires: str | None = None,
         node_id: str | None = None,
         model_control: str | None = None,
@@ -169,6 +181,7 @@ class NodeConfig:
         """The settings of a file with the given ones over them. Raises ConfigError for what cannot work."""
         given: dict[str, object] = {
             "registry": registry, "models": models, "listen": listen, "devices": devices, "wires": wires,
+            "standby": standby, "inject": inject,
             "node_id": node_id, "model_control": model_control, "load_models": load_models,
             "frontdoor": frontdoor, "frontdoor_http": frontdoor_http, "frontdoor_shm": frontdoor_shm,
             "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca,

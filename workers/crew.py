@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workers.handover import Control
 from workers.parcel import packed
-from workers.sentinel import ExecutorEvent, ExecutorState
+from workers.sentinel import ExecutorEvent
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,13 +52,12 @@ class Crew:  # mutable: owns the executors
     def kill(self) -> None:
         """Ends every executor that still lives."""
         for shell in self.shells:
-            if shell.pid:
-                shell.handle(ExecutorEvent.FOUND_STUCK)
+            shell.kill()
 
     @property
     def gone(self) -> bool:
         """Whether no process is left."""
-        return all(shell.machine.state is ExecutorState.GONE for shell in self.shells)
+        return all(shell.gone for shell in self.shells)
 
     @property
     def ready(self) -> int:

@@ -1,8 +1,9 @@
 """The child process that runs models for its node, one request at a time, in the order that they come.
 
 It maps the tenants' arenas and holds duplicates of their sockets, so that a reply is written where the caller reads it
-and announced without the node in between. It ends with its node, whatever way that goes. It decides nothing about
-queues, ids or restarts: the node does. `workers/child.py` starts it; read that next.
+and announced without the node in between. It ends with its node, whatever way that goes, and when its device's context
+is broken: then it answers nothing more. It decides nothing about queues, ids or restarts: the node does.
+`workers/child.py` starts it; read `workers/station.py` next for its device.
 """
 
 from __future__ import annotations
@@ -18,21 +19,15 @@ from fabric.errors import (
     DuplicateRequest,
     Fate,
     InvalidArgument,
+    MissingDependency,
     ModelFailed,
     OverspillError,
     ProtocolError,
     ReplyTooLarge,
+    ResourceExhausted,
     UnknownModel,
 )
-from fabric.frame import (
-    NO_SLOT,
-    ErrorFrame,
-    ReplyFrame,
-    RequestFrame,
-    encode_error,
-    encode_reply,
-    read_request,
-)
+from fabric.frame import NO_SLOT, ErrorFrame, ReplyFrame, RequestFrame, encode_error, encode_reply, read_request
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
 from workers.child import Settings
@@ -61,6 +56,7 @@ from workers.held import HeldResidents
 from workers.keep import KeptReply, ReplyKeep
 from workers.lifeline import end_with
 from workers.shelf import Shelf
+from workers.station import BrokenDevice, Station
 
 HEARTBEAT_S: Final = 0.1
 SMALL_REPLY_BYTES: Final = 64 * 1024
@@ -81,8 +77,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._keep = ReplyKeep()
         self._held = HeldResidents()
         self._tracebacks = Tracebacks(sys.stderr)
-        self._shelf = Shelf(settings.threads, self._tell, self._tracebacks)
+        self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks)
         self._lapse_at_ns = 0
+        self._station = Station(settings)
 
     def serve(self) -> None:
         """Runs until the node says exit or is gone."""
@@ -108,21 +105,34 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             arena = Arena.attach(descriptors[0])
             arena.close_fd()
             self._arenas[control.number] = arena
+            self._station.adopt(control.number, arena)
         elif control.word == "socket":
             self._sockets[control.number] = socket.socket(fileno=descriptors[0])
         elif control.word == "hang_up":
             self._sockets.pop(control.number).close()
         elif control.word == "forget":
             self._keep.leave(control.number)
+            self._station.forget(control.number)
             del self._arenas[control.number]
         elif control.word in {"resident", "fill"}:
             digest, whole = bytes.fromhex(control.digest), control.word == "resident"
             self._held.give(control.number, digest, control.nbytes, descriptors[0], whole=whole)
         elif control.word == "let_go":
             self._held.forget(control.number)
+        elif control.word == "check":
+            self._station.end()
+        elif control.word == "prepare":
+            self._station.prepare(control.models)
+            self._tell(Control("prepared"))
         else:
             self._shelf.take(control, descriptors)
         return control.word != "exit"
+
+    def _tell_of_models(self, control: Control) -> None:
+        if control.word == "ready":
+            self._station.end()  # what was loaded may have broken the context
+            self._tell(Control("libraries", models=self._station.libraries()))
+        self._tell(control)
 
     def _tell(self, control: Control) -> None:
         self._node.send(encode_control(control))
@@ -145,8 +155,10 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                     final = self._too_large(task, request, len(kept.memory))
                 flags = RAN | KEPT | LEADS
         except OverspillError as error:
-            final = self._error(task, request, error)
             kept, failure = None, error
+            if isinstance(error, ResourceExhausted):
+                self._station.make_room()
+            final = self._error(task, request, error)
             flags = RAN if error.fate is Fate.RAN else 0
         if self._deliver(task, final):
             self._page.answered(task.task_no)
@@ -195,10 +207,14 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         arena = self._arenas[task.tenant_no]
         slot = _slot(arena, request)
         inputs, body_at = arena.view.toreadonly(), request.body_offset
+        self._station.begin(task.tenant_no, request)
         if plan.carried:
             for number in self._held.fill_all(plan.carried, inputs, body_at):
                 self._tell(Control("filled", number))
-        run = model.run(plan, inputs, body_at, slot, self._held)
+        try:
+            run = model.run(plan, inputs, body_at, slot, self._held)
+        finally:
+            self._station.end()  # good or bad: an answer of a broken context must not leave this process
         memory: bytes | memoryview = slot[: run.layout.body_bytes]
         tenant_no = task.tenant_no
         if run.aside is not None:
@@ -265,4 +281,9 @@ def main() -> None:
     """The process: everything it needs to know stands on its command line."""
     settings = Settings.of(sys.argv[1:])
     end_with(settings.parent_pid)
-    Executor(settings).serve()
+    try:
+        Executor(settings).serve()
+    except BrokenDevice as broken:
+        broken.leave(settings.node_fd)
+    except MissingDependency as missing:
+        raise SystemExit(str(missing)) from None

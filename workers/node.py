@@ -26,7 +26,7 @@ from fabric.local.reactor import Reactor
 from fabric.peer import PeerFacts
 from workers.admission import Admission, ExecutorDesk
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
-from workers.child import Settings
+from workers.cards import NodeCards
 from workers.control import ControlListener
 from workers.crew import Crew
 from workers.leaving import Leaving
@@ -78,7 +78,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             Path(config.runtime_dir) if config.runtime_dir else make_folder(f"{config.registry} {self._node_id}")
         )
         self._socket_path = str(self._folder / SOCKET)
-        desks = tuple(ExecutorDesk(number) for number in range(config.executors))
+        self._cards = NodeCards(self._reactor, config, self._folder)
+        desks = tuple(ExecutorDesk(number) for number in range(len(self._cards.seats)))
         self._admission = Admission((), desks, config.queue_max, config.resident_bytes_max)
         self._reception = Reception(self._reactor, self._epoch, self._admission, self._publish_soon)
         self._library = self._make_library()
@@ -131,16 +132,12 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         return library
 
     def _make_crew(self) -> Crew:
-        count = len(self._admission.desks)
-        threads = self._config.threads_per_executor or max(1, len(os.sched_getaffinity(0)) // count)
-        models = str(Path(self._config.models).resolve())
-        settings = Settings(-1, -1, 0, self._epoch, 0, threads, models)
+        settings, sources = self._cards.settings(self._epoch), self._library.inventory.sources
         shells = tuple(
-            ExecutorShell(
-                self._reactor, desk, settings, self._library.inventory.sources, self._reception, self._library
-            )
-            for desk in self._admission.desks
+            ExecutorShell(self._reactor, desk, settings, sources, self._reception, self._library, seat)
+            for desk, seat in zip(self._admission.desks, self._cards.seats, strict=True)
         )
+        self._cards.listen(shells)
         self._admission.residents.dropped = (crew := Crew(self._reactor, shells)).drop_resident
         return crew
 
@@ -185,7 +182,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             rpc=f"{public_host(host)}:{port}" if port else "",
             rpc_tls=bool(self._config.tls_cert),
             rdma=self._port.rdma if self._port is not None and port else "",
-            devices=tuple(f"cpu:{desk.number}" for desk in self._admission.desks),
+            devices=self._cards.words,
+            cards=self._cards.facts,
             models=self._library.inventory.facts,
             rack=self._config.rack,
         )
@@ -275,6 +273,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._listener.close()
         self._control.close()
         self._crew.close()
+        self._cards.close()
         self._reactor.close()
         if not self._config.runtime_dir:
             remove_folder(self._folder)

@@ -1,9 +1,11 @@
 """What happens to executors: they start, warm up, work, die, and are followed by a new generation.
 
 An executor that ended, hung, or was stopped is killed if need be, reaped, and only then are its writers fenced: until
-the kernel says that the process is gone, it may still write to a tenant's memory. Crash loops are slowed down, and a
-request that was running at two deaths is refused as poison. This module never signals a process and reads no clock:
-`workers/shell.py` carries its commands out. Read that next.
+the kernel says that the process is gone, it may still write to a tenant's memory. One with a device is followed only
+when the device's memory is free, or at once by its standby. Crash loops are slowed down, a device that keeps breaking
+executors is put into quarantine, one that the driver calls bad is barred, and a request that was running at two deaths
+is refused as poison. This module never signals a process and reads no clock: `workers/shell.py` carries its commands
+out. Read `workers/vitals.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -11,7 +13,6 @@ request that was running at two deaths is refused as poison. This module never s
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 
 from fabric.errors import IllegalTransition, PoisonRequest
@@ -19,18 +20,15 @@ from fabric.errors import IllegalTransition, PoisonRequest
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 """An executor that cannot live is tried this often: the recovery time that the published system reports."""
+QUARANTINE_FIRST_S = 30.0
+QUARANTINE_MAX_S = 600.0
+QUARANTINE_WINDOW_S = 60.0
+QUARANTINE_FAULTS = 5
+"""So many deaths in a window put a device into quarantine: it is tried again after a pause that doubles each time."""
 STABLE_S = 30.0
 """An executor that was ready this long ends the count of crashes in a row."""
 START_TIMEOUT_S = 300.0
 """From start to ready. Loading a large network and warming it up takes a minute or two."""
-STOP_SEEN_MIN_S = 0.2
-"""A stop shorter than this is somebody's debugger or a job control key, not a fault."""
-HEARTBEAT_LOST_S = 5.0
-"""An idle executor shows ten signs of life a second; on a crowded machine half a second may pass without one."""
-HANG_FLOOR_S = 0.05
-HANG_TIMES_SLOWEST = 4
-HANG_FIRST_RUN_S = 1.0
-"""A model that was never seen to run is given a second at least, whatever its caller's deadline."""
 DEATHS_MAX = 2
 SUSPECTS_MAX = 4096
 STORY_EDGES = 32
@@ -44,7 +42,10 @@ class ExecutorState(Enum):
     WARMING = "warming"
     READY = "ready"
     FENCING = "fencing"
+    CLEARING = "clearing"
     BACKOFF = "backoff"
+    BARRING = "barring"
+    BARRED = "barred"
     STOPPING = "stopping"
     GONE = "gone"
 
@@ -57,6 +58,12 @@ class ExecutorEvent(Enum):
     MODELS_WARM = "models warm"
     FOUND_STUCK = "found stuck"
     PROCESS_REAPED = "process reaped"
+    WARM_STANDBY = "lost, and its standby is warm"
+    BARE_STANDBY = "lost, and its standby has a context"
+    MEMORY_FREE = "device memory is free"
+    MEMORY_HELD = "device memory stays held"
+    DEVICE_BAD = "device is bad"
+    DEVICE_GOOD = "device may be good"
     BACKOFF_OVER = "back-off over"
     STOP_ASKED = "stop asked"
 
@@ -69,6 +76,10 @@ class Command(Enum):
     SHUT = "give it no more work"
     KILL = "kill the process"
     FENCE = "its writers are fenced: settle what it had in hand"
+    CLEAR = "wait until the device memory that it held is free"
+    PART = "kill the process, and settle what it had in hand once it is reaped"
+    PROMOTE = "put the standby into its place"
+    BAR = "leave the device alone, and look at it from time to time"
     WAIT = "come back after the back-off"
     ASK_EXIT = "ask it to end after its tasks"
 
@@ -77,33 +88,60 @@ _S, _E, _C = ExecutorState, ExecutorEvent, Command
 TABLE: dict[ExecutorState, dict[ExecutorEvent, tuple[ExecutorState, tuple[Command, ...]]]] = {
     _S.DOWN: {
         _E.START_ASKED: (_S.STARTING, (_C.SPAWN,)),
+        _E.DEVICE_BAD: (_S.BARRED, (_C.BAR,)),
         _E.STOP_ASKED: (_S.GONE, ()),
     },
     _S.STARTING: {
         _E.PROCESS_SPOKE: (_S.WARMING, ()),
         _E.FOUND_STUCK: (_S.FENCING, (_C.KILL,)),
-        _E.PROCESS_REAPED: (_S.BACKOFF, (_C.FENCE, _C.WAIT)),
+        _E.PROCESS_REAPED: (_S.CLEARING, (_C.FENCE, _C.CLEAR)),
+        _E.DEVICE_BAD: (_S.BARRING, (_C.KILL,)),
         _E.STOP_ASKED: (_S.STOPPING, (_C.KILL,)),
     },
     _S.WARMING: {
         _E.PROCESS_SPOKE: (_S.WARMING, ()),
         _E.MODELS_WARM: (_S.READY, (_C.OPEN,)),
         _E.FOUND_STUCK: (_S.FENCING, (_C.KILL,)),
-        _E.PROCESS_REAPED: (_S.BACKOFF, (_C.FENCE, _C.WAIT)),
+        _E.PROCESS_REAPED: (_S.CLEARING, (_C.FENCE, _C.CLEAR)),
+        _E.DEVICE_BAD: (_S.BARRING, (_C.KILL,)),
         _E.STOP_ASKED: (_S.STOPPING, (_C.KILL,)),
     },
     _S.READY: {
         _E.FOUND_STUCK: (_S.FENCING, (_C.SHUT, _C.KILL)),
-        _E.PROCESS_REAPED: (_S.BACKOFF, (_C.SHUT, _C.FENCE, _C.WAIT)),
+        _E.PROCESS_REAPED: (_S.CLEARING, (_C.SHUT, _C.FENCE, _C.CLEAR)),
+        # The new one takes work before the old one is reaped; what the old one had in hand waits for that.
+        _E.WARM_STANDBY: (_S.READY, (_C.SHUT, _C.PART, _C.PROMOTE, _C.OPEN)),
+        _E.BARE_STANDBY: (_S.WARMING, (_C.SHUT, _C.PART, _C.PROMOTE)),
+        _E.DEVICE_BAD: (_S.BARRING, (_C.SHUT, _C.ASK_EXIT)),
         _E.STOP_ASKED: (_S.STOPPING, (_C.SHUT, _C.ASK_EXIT)),
     },
     _S.FENCING: {
-        _E.PROCESS_REAPED: (_S.BACKOFF, (_C.FENCE, _C.WAIT)),
+        _E.PROCESS_REAPED: (_S.CLEARING, (_C.FENCE, _C.CLEAR)),
         _E.FOUND_STUCK: (_S.FENCING, ()),
+        _E.DEVICE_BAD: (_S.BARRING, ()),
         _E.STOP_ASKED: (_S.STOPPING, ()),
+    },
+    _S.CLEARING: {
+        _E.MEMORY_FREE: (_S.BACKOFF, (_C.WAIT,)),
+        _E.MEMORY_HELD: (_S.BARRED, (_C.BAR,)),
+        _E.DEVICE_BAD: (_S.BARRED, (_C.BAR,)),
+        _E.STOP_ASKED: (_S.GONE, ()),
     },
     _S.BACKOFF: {
         _E.BACKOFF_OVER: (_S.STARTING, (_C.SPAWN,)),
+        _E.DEVICE_BAD: (_S.BARRED, (_C.BAR,)),
+        _E.STOP_ASKED: (_S.GONE, ()),
+    },
+    _S.BARRING: {
+        _E.PROCESS_SPOKE: (_S.BARRING, ()),
+        _E.MODELS_WARM: (_S.BARRING, ()),
+        _E.FOUND_STUCK: (_S.BARRING, (_C.KILL,)),
+        _E.PROCESS_REAPED: (_S.BARRED, (_C.FENCE, _C.BAR)),
+        _E.STOP_ASKED: (_S.STOPPING, (_C.ASK_EXIT,)),
+    },
+    _S.BARRED: {
+        _E.DEVICE_GOOD: (_S.BACKOFF, (_C.WAIT,)),
+        _E.BACKOFF_OVER: (_S.BARRED, ()),
         _E.STOP_ASKED: (_S.GONE, ()),
     },
     _S.STOPPING: {
@@ -119,17 +157,37 @@ TABLE: dict[ExecutorState, dict[ExecutorEvent, tuple[ExecutorState, tuple[Comman
         _E.STOP_ASKED: (_S.GONE, ()),
     },
 }
+_LATE = frozenset({_E.MEMORY_FREE, _E.MEMORY_HELD, _E.DEVICE_BAD, _E.DEVICE_GOOD})
+"""News of a device may come when nothing follows from it any more: that is no edge, and no bug."""
 
 
 class ExecutorMachine:  # mutable: one executor's place in the table
-    """One executor over all its generations."""
+    """One executor over all its generations. `quarantine_faults` deaths in a minute put its device into quarantine; 0
+    never does: processors do not break executors, models do."""
 
-    __slots__ = ("backoff_s", "crashes", "generation", "ready_since_s", "state", "story")
+    __slots__ = (
+        "_deaths_s",
+        "_quarantine_faults",
+        "backoff_s",
+        "crashes",
+        "generation",
+        "quarantines",
+        "ready_since_s",
+        "spawned",
+        "state",
+        "story",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, quarantine_faults: int = 0) -> None:
+        self._quarantine_faults = quarantine_faults
+        self._deaths_s: deque[float] = deque(maxlen=max(1, quarantine_faults))
         self.state = ExecutorState.DOWN
         self.generation = 0
+        self.spawned = 0
+        """Generations given out, those of standbys too."""
         self.crashes = 0
+        self.quarantines = 0
+        """How many in a row; 0 while the device is not, or no longer, in quarantine."""
         self.backoff_s = 0.0
         self.ready_since_s = 0.0
         self.story: deque[str] = deque(maxlen=STORY_EDGES)
@@ -138,75 +196,56 @@ class ExecutorMachine:  # mutable: one executor's place in the table
         """The commands that follow from an event. Raises IllegalTransition, and stays as it is, where there is none."""
         edge = TABLE[self.state].get(event)
         if edge is None:
+            if event in _LATE:
+                return ()
             raise IllegalTransition(
                 f"an executor that is {self.state.value} met {event.value!r};"
                 f" before: {'; '.join(self.story) or 'nothing'}"
             )
         before, (self.state, commands) = self.state, edge
         self.story.append(f"{now:.3f} {before.value}, {event.value}, {self.state.value}")
+        if Command.FENCE in commands or Command.PART in commands:
+            self._died(now)
         if Command.SPAWN in commands:
-            self.generation += 1
+            self.generation = self.next_generation()
         if Command.OPEN in commands:
             self.ready_since_s = now
-        if Command.WAIT in commands:
-            self._slow_down(before, now)
         return commands
 
-    def _slow_down(self, before: ExecutorState, now: float) -> None:
-        was_ready = before in {ExecutorState.READY, ExecutorState.FENCING} and self.ready_since_s > 0
-        if was_ready and now - self.ready_since_s >= STABLE_S:
-            self.crashes = 0
+    @property
+    def quarantined(self) -> bool:
+        """Whether its device is left alone because it kept breaking executors."""
+        return self.state is ExecutorState.BACKOFF and self.backoff_s >= QUARANTINE_FIRST_S
+
+    def next_generation(self) -> int:
+        """A number that no other process of this executor has or had."""
+        self.spawned += 1
+        return self.spawned
+
+    def may_promote(self, now: float) -> bool:
+        """Whether a standby may follow at once, or one death more puts the device into quarantine."""
+        return not self._is_too_much(now, self._quarantine_faults - 1)
+
+    def _is_too_much(self, now: float, deaths: int) -> bool:
+        recent = [at_s for at_s in self._deaths_s if now - at_s < QUARANTINE_WINDOW_S]
+        return self._quarantine_faults > 0 and len(recent) >= deaths
+
+    def _died(self, now: float) -> None:
+        if self.ready_since_s > 0 and now - self.ready_since_s >= STABLE_S:
+            self.crashes = self.quarantines = 0
         self.crashes += 1
         self.ready_since_s = 0.0
-        # The first one is followed at once: one bad request must not cost a device even a moment.
-        self.backoff_s = 0.0 if self.crashes == 1 else min(BACKOFF_FIRST_S * 2 ** (self.crashes - 2), BACKOFF_MAX_S)
+        self._deaths_s.append(now)
+        if self._is_too_much(now, self._quarantine_faults):
+            self.quarantines += 1
+            self._deaths_s.clear()
+            self.backoff_s = min(QUARANTINE_FIRST_S * 2 ** (self.quarantines - 1), QUARANTINE_MAX_S)
+        else:
+            # The first one is followed at once: one bad request must not cost a device even a moment.
+            self.backoff_s = 0.0 if self.crashes == 1 else min(BACKOFF_FIRST_S * 2 ** (self.crashes - 2), BACKOFF_MAX_S)
 
     def __repr__(self) -> str:
         return f"<ExecutorMachine {self.state.value}, generation {self.generation}, {self.crashes} crashes>"
-
-
-def hang_at_s(began_s: float, deadline_s: float, slowest_us: int, execution_timeout_s: float | None) -> float:
-    """When a run counts as hung. A caller's tiny deadline alone never ends an executor: the model's own slowest run
-    counts too, and where the model sets a limit, that alone."""
-    if execution_timeout_s is not None:
-        return began_s + execution_timeout_s
-    patience_s = max(HANG_FLOOR_S, HANG_TIMES_SLOWEST * slowest_us / 1e6) if slowest_us else HANG_FIRST_RUN_S
-    return max(deadline_s, began_s + patience_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Vitals:
-    """What one look at an executor shows."""
-
-    heartbeat: int
-    stopped: bool
-    busy: bool
-
-
-class Watch:  # mutable: remembers the last looks
-    """Tells from repeated looks whether a process has stopped or fallen silent."""
-
-    __slots__ = ("_beat_at_s", "_heartbeat", "_stopped_since_s")
-
-    def __init__(self, now: float) -> None:
-        self._heartbeat = -1
-        self._beat_at_s = now
-        self._stopped_since_s: float | None = None
-
-    def look(self, vitals: Vitals, now: float) -> str:
-        """Why the executor must be fenced, or an empty string. Silence counts only while it is idle: a long run may
-        hold the interpreter, and has its own limit."""
-        if vitals.heartbeat != self._heartbeat or vitals.busy:
-            self._heartbeat, self._beat_at_s = vitals.heartbeat, now
-        if not vitals.stopped:
-            self._stopped_since_s = None
-        elif self._stopped_since_s is None:
-            self._stopped_since_s = now
-        elif now - self._stopped_since_s >= STOP_SEEN_MIN_S:
-            return "was stopped by a signal"
-        if now - self._beat_at_s >= HEARTBEAT_LOST_S:
-            return f"gave no sign of life for {HEARTBEAT_LOST_S:.0f} s"
-        return ""
 
 
 class Suspects:  # mutable: counts deaths by request

@@ -1,8 +1,8 @@
-"""One executor over all its lives: started, handed tasks, seen to die, and what it had in hand settled.
+"""One executor over all its lives: started, handed tasks, seen to die or break, and what it had in hand settled.
 
-What follows from an event stands in the sentinel's table; here it is seen and carried out. An executor learns of a
-tenant's arena and sockets with the first task that needs them. This module never answers a caller:
-`workers/reception.py` does, told by `Settlement`. Read `workers/settlement.py` next.
+What follows from an event stands in the sentinel's table; here it is seen and carried out. A life that is replaced by
+its standby waits apart until it is reaped, for until then it may write to its tasks' slots. This module never answers a
+caller: `workers/reception.py` does, told by `Settlement`. Read that next.
 """
 
 from __future__ import annotations
@@ -14,45 +14,29 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ProtocolError
-from workers.child import Child, Settings
-from workers.handover import (
-    CONTROL_MAGIC,
-    DONE_BYTES,
-    MAGIC_BYTES,
-    RESEND,
-    Control,
-    Task,
-    decode_control,
-    encode_control,
-    pack_task,
-    unpack_done,
-)
+from workers.handover import CONTROL_MAGIC, DONE_BYTES, MAGIC_BYTES, Control, decode_control, unpack_done
+from workers.hearing import COMING, ModelTalk
 from workers.lending import Lending
-from workers.parcel import packed
-from workers.sentinel import (
-    START_TIMEOUT_S,
-    Command,
-    ExecutorEvent,
-    ExecutorMachine,
-    ExecutorState,
-    Vitals,
-    Watch,
-    hang_at_s,
-)
+from workers.life import Life
+from workers.parted import Parted
+from workers.pauses import Pauses
+from workers.seat import CPU_SEAT, Seat
+from workers.sentinel import START_TIMEOUT_S, Command, ExecutorEvent, ExecutorMachine, ExecutorState
+from workers.standby import Standby, Ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fabric.frame import Load
-    from fabric.local.reactor import Reactor, Timer
+    from fabric.local.reactor import Reactor
     from workers.admission import ExecutorDesk
+    from workers.child import Settings
     from workers.job import Job
     from workers.repository import ModelSource
     from workers.settlement import Settlement, Shelves
 
 _log = logging.getLogger(__name__)
-DEAF_MAX_S: Final = 0.25
-"""A process that ends closes its socket first, and an interpreter takes some time to end."""
+_ENDING: Final = frozenset({*map(ExecutorState, ("stopping", "gone", "fencing", "barring"))})
 
 
 class ExecutorShell:  # mutable: a process, then the next one
@@ -60,229 +44,242 @@ class ExecutorShell:  # mutable: a process, then the next one
 
     def __init__(
         self, reactor: Reactor, desk: ExecutorDesk, settings: Settings, models: Callable[[], tuple[ModelSource, ...]],
-        settlement: Settlement, shelves: Shelves,
+        settlement: Settlement, shelves: Shelves, seat: Seat = CPU_SEAT,
     ) -> None:  # fmt: skip
         self.desk = desk
-        self.machine = ExecutorMachine()
-        self._reactor = reactor
-        self._settings = settings
+        self.name = f"executor {desk.number}"
+        self.seat = seat
+        self.machine = ExecutorMachine(seat.quarantine_faults)
+        self._reactor, self._settings = reactor, settings
         self._models = models
         self._settlement = settlement
         self._shelves = shelves
-        self._child: Child | None = None
-        self._known_tenants: set[int] = set()
-        self._known_sockets: set[int] = set()
-        self.lending = Lending()
+        self._life: Life | None = None
+        self._parted = Parted(settlement, seat, self.bar_device)
+        self._last_pid = 0
         self._task_no = 0
-        self._why = ""
-        self._watch = Watch(0.0)
-        self._spawned_s = 0.0
-        self._loading = ""
-        self._to_load: tuple[ModelSource, ...] = ()
-        self._anew = False
-        self._backoff: Timer | None = None
+        self._talk = ModelTalk(desk.number, self.machine, models, settlement, shelves, self.handle)
+        self.pauses = Pauses(reactor, seat, self.name, self.machine, self.handle)
+        ways = Ways(
+            self.name, lambda: self._new_life(self.machine.next_generation()), models, lambda: self._talk.libraries,
+            lambda: self.machine.state is ExecutorState.READY, lambda: self.pid, settlement.executors_changed,
+        )  # fmt: skip
+        self.standby = Standby(reactor, seat, ways)
 
     @property
     def pid(self) -> int:
-        """The process, 0 while there is none."""
-        return self._child.pid if self._child is not None else 0
+        """The process at work, 0 while there is none."""
+        return self._life.child.pid if self._life is not None else 0
 
     @property
     def holder(self) -> tuple[int, int]:
         """What a kept reply remembers: the executor and its generation."""
         return self.desk.number, self.machine.generation
 
+    @property
+    def gone(self) -> bool:
+        """Whether no process of it is left, and none will come."""
+        return self.machine.state is ExecutorState.GONE and not self._parted.lives and self.standby.life is None
+
     def handle(self, event: ExecutorEvent) -> None:
         """Carries out what the table says."""
         for command in self.machine.handle(event, monotonic()):
             _CARRY_OUT[command](self)
+        if event in {ExecutorEvent.STOP_ASKED, ExecutorEvent.DEVICE_BAD}:
+            self.standby.stop()
+        elif event is ExecutorEvent.WARM_STANDBY:
+            self._settlement.executor_opened()  # what waits may run now
 
     def hand_over(self, job: Job, load: Load, now: float) -> None:
         """Gives a task to the process."""
-        assert self._child is not None, "a desk is open only while there is a process"
+        assert self._life is not None, "a desk is open only while there is a process"
         self._task_no += 1
         self.desk.give(self._task_no, job, now)
-        tenant, socket = job.asked.tenant, job.asked.socket
-        if tenant.tenant_no not in self._known_tenants:
-            self._known_tenants.add(tenant.tenant_no)
-            self._child.send(encode_control(Control("arena", tenant.tenant_no)), (tenant.arena.fd,))
-        if socket.socket_no not in self._known_sockets and not socket.closed:
-            self._known_sockets.add(socket.socket_no)
-            self._child.send(encode_control(Control("socket", socket.socket_no)), (socket.fileno(),))
-        if job.uses:
-            self.lending.tell(job.uses, self.tell)
-        times = int(job.arrived_s * 1e9), int(job.deadline_s * 1e9)
-        task = Task(RESEND if job.resend else 0, self._task_no, tenant.tenant_no, socket.socket_no, *times, load)
-        self._child.send(pack_task(task) + job.asked.frame)
+        self._life.hand_over(self._task_no, job, load)
+
+    @property
+    def lending(self) -> Lending:
+        """The residents that the process at work knows."""
+        return self._life.lending if self._life is not None else Lending()
 
     def tell(self, control: Control, descriptors: tuple[int, ...] = ()) -> None:
         """Sends a word, if there is a process."""
-        if self._child is not None:
-            self._child.send(encode_control(control), descriptors)
+        if self._life is not None:
+            self._life.tell(control, descriptors)
 
     def load_all(self) -> None:
-        """Has it hold exactly the models of now, whatever it is at. One that cannot be told so must not live on."""
-        self._to_load, self._anew = self._models(), True
-        try:
-            with packed(self._to_load) as fd:
-                self.tell(Control("load"), (fd,))
-        except OSError:
-            self._kill()
+        """Has it hold exactly the models of now, whatever it is at."""
+        if self._life is not None:
+            self._life.load(self._models())
 
     def hang_up(self, socket_no: int) -> None:
         """A tenant's socket is closed."""
-        if socket_no in self._known_sockets and self._child is not None:
-            self._known_sockets.discard(socket_no)
-            self._child.send(encode_control(Control("hang_up", socket_no)))
+        if self._life is not None:
+            self._life.hang_up(socket_no)
 
     def forget(self, tenant_no: int) -> None:
         """A tenant is gone."""
-        if tenant_no in self._known_tenants and self._child is not None:
-            self._known_tenants.discard(tenant_no)
-            self._child.send(encode_control(Control("forget", tenant_no)))
+        if self._life is not None:
+            self._life.forget(tenant_no)
+
+    def kill(self) -> None:
+        """Ends whatever process of it still lives; what follows stands in the table."""
+        self.standby.stop()
+        if self._life is not None:
+            self.handle(ExecutorEvent.FOUND_STUCK)
 
     def look(self, now: float) -> None:
         """Looks for a process that stopped, hangs, or does not come up."""
-        if self._child is None or self.machine.state is ExecutorState.FENCING:
-            return
-        starting = self.machine.state in {ExecutorState.STARTING, ExecutorState.WARMING}
-        if starting and now - self._spawned_s >= START_TIMEOUT_S:
-            self._stuck(f"was not ready after {START_TIMEOUT_S:.0f} s")
-            return
-        if self._child.deaf_since_s is not None and now - self._child.deaf_since_s >= DEAF_MAX_S:
-            self._stuck("closed its way to the node")
-            return
-        page = self._child.page
-        task_no, began_ns = page.running
-        job = self.desk.in_hand.get(task_no)
-        if job is not None:
-            model = job.model
-            limit_s = hang_at_s(began_ns / 1e9, job.deadline_s, model.speed.slowest_us, model.execution_timeout_s)
-            if now >= limit_s:
-                self._stuck(f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit")
-                return
-        # Before it is ready it loads models, which may hold the interpreter for long: the start's own limit counts.
-        busy = task_no != 0 or self.machine.state is not ExecutorState.READY
-        why = self._watch.look(Vitals(page.heartbeat, self._child.is_stopped(), busy), now)
-        if why:
-            self._stuck(why)
+        self.standby.look(now)
+        if self._life is not None and self.machine.state is not ExecutorState.FENCING:
+            ready = self.machine.state not in COMING
+            why = self._life.look(now, self.desk.in_hand, ready=ready, start_timeout_s=START_TIMEOUT_S)
+            if why:
+                self._stuck(why)
+
+    def check_device(self) -> None:
+        """Has every process ask its context whether it is broken: the card reported what may have broken one."""
+        for life in filter(None, (self._life, self.standby.life)):
+            life.tell(Control("check"))
+
+    def bar_device(self, why: str) -> None:
+        """Takes the device out of use: accepted tasks are finished, and nothing new is started there."""
+        if self.machine.state not in {ExecutorState.STOPPING, ExecutorState.GONE}:
+            self.pauses.barred = why
+            self.handle(ExecutorEvent.DEVICE_BAD)
+            self._settlement.executors_changed()
 
     def _stuck(self, why: str) -> None:
-        self._why = why  # told at once: before the node says that it is degraded
-        _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, why)
-        self.handle(ExecutorEvent.FOUND_STUCK)
+        if self._life is not None:
+            self._life.why = why  # told at once: before the node says that it is degraded
+        _log.warning("%s (generation %d) %s", self.name, self.machine.generation, why)
+        self.handle(self._loss(ExecutorEvent.FOUND_STUCK))
 
-    def _message(self, message: bytes) -> bool:
+    def _loss(self, event: ExecutorEvent) -> ExecutorEvent:
+        """The event for a process that is lost: another one where a standby may follow it at once."""
+        standby = self.standby.life if self.standby.ready else None
+        if (
+            standby is None
+            or self.machine.state is not ExecutorState.READY
+            or not self.machine.may_promote(monotonic())
+        ):
+            return event
+        warm = standby.warm and standby.to_load == self._models()
+        return ExecutorEvent.WARM_STANDBY if warm else ExecutorEvent.BARE_STANDBY
+
+    def _message(self, life: Life, message: bytes) -> bool:
         try:
-            return self._take(message)
+            return self._take(life, message)
         except ProtocolError as garbled:  # the node must outlive whatever its executors do
-            self._stuck(str(garbled))
+            life.why = life.why or str(garbled)
+            if life is self._life:
+                self._stuck(life.why)
+            life.child.kill()
             return False
 
-    def _take(self, message: bytes) -> bool:
+    def _take(self, life: Life, message: bytes) -> bool:
         if message[:MAGIC_BYTES] != CONTROL_MAGIC:
             flags, task_no, spent = unpack_done(message)
-            job = self.desk.take_back(task_no, monotonic())
+            job = self.desk.take_back(task_no, monotonic()) if life is self._life else life.in_hand.pop(task_no, None)
             more = bool(self.desk.in_hand)
             if job is not None:
-                self._settlement.done(job, flags, spent, message[DONE_BYTES:], self.holder)
+                holder = self.desk.number, life.generation
+                self._settlement.done(job, flags, spent, message[DONE_BYTES:], holder)
             return more
         control = decode_control(message)
         if control.word == "filled":
-            return self.lending.filled(control.number)
-        if control.word == "staged":
-            if len(control.loaded) != 1:
-                raise ProtocolError("told of a staged model without a result; look which model writes to its node")
-            self._shelves.staged(self.desk.number, control.number, control.loaded[0])
-            return False
-        expected = {ExecutorState.STARTING, ExecutorState.WARMING, *((ExecutorState.READY,) if self._anew else ())}
-        if self.machine.state not in expected:
-            return False  # it is ending, or some model repeats what was said long ago
-        told = {*control.models, *(each.model for each in control.loaded)}
-        if not told.issubset({source.name for source in self._to_load}):
-            raise ProtocolError("told of models that it was not to load; look which of its models writes to its node")
-        if control.word == "loading" and control.models:
-            self._loading = control.models[0]
-            self._spoke(ExecutorEvent.PROCESS_SPOKE)
-        elif control.word == "ready":
-            self._loading, self._anew = "", False
-            self._shelves.loaded(control.loaded)
-            if self._to_load == self._models():
-                self._spoke(ExecutorEvent.PROCESS_SPOKE)
-                self._spoke(ExecutorEvent.MODELS_WARM)
-                self._settlement.executor_opened()
-            else:
-                self.load_all()  # they changed while it loaded: only what is new is loaded now
+            return life.lending.filled(control.number)
+        if control.word == "fault":
+            self._faulted(life, control.number)
+        elif life is self.standby.life:
+            life.check_told(control)
+            self.standby.hear(control)
+        elif life is self._life:
+            self._talk.hear(life, control)
         return False
 
-    def _spoke(self, event: ExecutorEvent) -> None:
-        if self.machine.state is not ExecutorState.READY:
-            self.handle(event)
+    def _faulted(self, life: Life, code: int) -> None:
+        why = f"met CUDA error {code} ({self.seat.fault_name(code)}), which ends its context"
+        if life is self._life and self.machine.state is not ExecutorState.FENCING:
+            self._stuck(why)
+        else:
+            life.why = life.why or why
 
-    def _exited(self, _events: int) -> None:
-        assert self._child is not None, "its pidfd is watched only while there is a process"
-        how = self._child.reap()
-        self._reactor.remove(self._child.pidfd)
-        told = bool(self._why) or self.machine.state in {ExecutorState.STOPPING, ExecutorState.GONE}
-        self._why = self._why or how
-        self.handle(ExecutorEvent.PROCESS_REAPED)
-        self._shelves.executor_ended(self.desk.number, self._why, self._loading)
-        self._loading = ""
+    def _exited(self, life: Life) -> None:
+        self._last_pid = life.child.pid
+        if life is self.standby.life:
+            self.standby.ended()
+        elif life in self._parted.lives:
+            self._parted.ended(life)
+            self._shelves.executor_ended(self.desk.number, life.why, "")
+        else:
+            self._active_exited(life)
+
+    def _active_exited(self, life: Life) -> None:
+        told = self.machine.state in _ENDING
+        self.handle(self._loss(ExecutorEvent.PROCESS_REAPED))
+        self._shelves.executor_ended(self.desk.number, life.why, life.loading)
         if not told:  # last, because who waits for an answer should not wait for a log
-            _log.warning("executor %d (generation %d) %s", self.desk.number, self.machine.generation, how)
+            _log.warning("%s (generation %d) %s", self.name, life.generation, life.why)
 
     # What the table's commands mean.
 
-    def _spawn(self) -> None:
-        now = monotonic()
-        self._why = ""
-        self._spawned_s = now
-        self._watch = Watch(now)
-        self._known_tenants.clear()
-        self._known_sockets.clear()
-        self.lending = Lending()
-        settings = replace(self._settings, generation=self.machine.generation)
+    def _new_life(self, generation: int) -> Life | None:
+        settings = replace(self._settings, generation=generation, device=self.seat.word)
         try:
-            self._child = child = Child(self._reactor, settings, self._message)
+            return Life(self._reactor, settings, monotonic(), self._message, self._exited)
         except OSError as error:
-            _log.warning("executor %d cannot be started and is tried again: %s", self.desk.number, error.strerror)
+            _log.warning("%s cannot be started and is tried again: %s", self.name, error.strerror)
+            return None
+
+    def _spawn(self) -> None:
+        self._life = life = self._new_life(self.machine.generation)
+        if life is None:
             self._reactor.call_later(0.0, partial(self.handle, ExecutorEvent.PROCESS_REAPED))
-            return
-        self._reactor.add(child.pidfd, self._exited)
-        self.load_all()
+        else:
+            self.load_all()
 
     def _open(self) -> None:
         self.desk.open = True
+        self.standby.start_soon(self.machine.backoff_s)
 
     def _shut(self) -> None:
         self.desk.open = False
         self._settlement.executors_changed()
 
     def _kill(self) -> None:
-        if self._child is not None:
-            self._child.kill()
+        if self._life is not None:
+            self._life.child.kill()
 
     def _fence(self) -> None:
-        """The process is gone, so nobody writes for these tasks any more: one is lost, the others never ran."""
-        child, self._child = self._child, None
-        if child is None:
-            return  # it could not be started
-        begun_no = child.page.begun_no
-        answered_no = child.page.answered_no
-        child.close()
-        for task_no in list(self.desk.in_hand):
-            job = self.desk.take_back(task_no, monotonic())
-            assert job is not None, "it was just listed"
-            if job.resend and task_no == answered_no:
-                continue
-            if task_no <= begun_no or job.resend:
-                self._settlement.lost(job, self._why, answered=task_no == answered_no)
-            else:
-                self._settlement.came_back(job)
+        life, self._life = self._life, None
+        if life is not None:  # else it could not be started
+            self._parted.fence(self.desk, life)
+
+    def _clear(self) -> None:
+        self.pauses.clear(self._last_pid)
+
+    def _part(self) -> None:
+        life, self._life = self._life, None
+        assert life is not None, "an executor that is ready has a process"
+        self._parted.add(self.desk, life)
+
+    def _promote(self) -> None:
+        self._life = life = self.standby.take()
+        self.machine.generation = life.generation
+        life.spawned_s = monotonic()  # what it has not loaded yet is given the time of a start from here
+        _log.warning("%s goes on as generation %d, its standby", self.name, life.generation)
+        if self.machine.state is ExecutorState.WARMING:
+            self.load_all()
 
     def _wait(self) -> None:
-        again = partial(self.handle, ExecutorEvent.BACKOFF_OVER)
-        self._backoff = self._reactor.call_later(self.machine.backoff_s, again)
+        if self.pauses.wait():
+            self.standby.stop()
+
+    def _bar(self) -> None:
+        _log.error("%s: its device is out of use: %s", self.name, self.pauses.barred)
+        self._settlement.executors_changed()
+        self.pauses.bar()
 
     def _ask_exit(self) -> None:
         self.tell(Control("exit"))
@@ -294,6 +291,10 @@ _CARRY_OUT: dict[Command, Callable[[ExecutorShell], None]] = {
     Command.SHUT: ExecutorShell._shut,
     Command.KILL: ExecutorShell._kill,
     Command.FENCE: ExecutorShell._fence,
+    Command.CLEAR: ExecutorShell._clear,
+    Command.PART: ExecutorShell._part,
+    Command.PROMOTE: ExecutorShell._promote,
     Command.WAIT: ExecutorShell._wait,
+    Command.BAR: ExecutorShell._bar,
     Command.ASK_EXIT: ExecutorShell._ask_exit,
 }

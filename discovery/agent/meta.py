@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from discovery.facts import (
     UNREADABLE,
+    cards_facts,
     models_facts,
     parse_address,
     parse_cards,
@@ -102,7 +103,7 @@ def meta_of(instance: Instance) -> dict[str, str]:
         "readiness": instance.readiness.value,
         "tls": str(int(instance.rpc_tls)),
     }
-    cards = [{"model": card.model, "memory_bytes": card.memory_bytes} for card in instance.cards]
+    cards = cards_facts(instance.cards)
     texts = {
         "node": instance.node_id, "host": instance.host_id, "local": instance.local, "rpc": instance.rpc,
         "rdma": instance.rdma, "rack": instance.rack, "devices": ",".join(instance.devices),

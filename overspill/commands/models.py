@@ -32,8 +32,11 @@ def run(args: argparse.Namespace) -> int:
     if not instances:
         print("no node is registered; start one with `overspill node`")
         return 0
-    rows, refused = _offered(instances), _refused(instances)
+    rows, refused, cards = _offered(instances), _refused(instances), _cards(instances)
     _print_table(rows)
+    if len(cards) > 1:
+        print()
+        _print_table(cards)
     if refused:
         print("\nrefused:")
         _print_table(refused)
@@ -73,6 +76,21 @@ def _failed(instances: list[Instance]) -> list[tuple[str, ...]]:
         for model in instance.models
         if model.note
     ]
+
+
+def _cards(instances: list[Instance]) -> list[tuple[str, ...]]:
+    """The GPUs of all nodes, what stands by on each and what that takes."""
+    rows: list[tuple[str, ...]] = [("NODE", "GPU", "MEMORY", "UUID", "STANDBY", "STATE")]
+    for instance in instances:
+        for card in instance.cards:
+            standby = f"{card.standby} ({_gib(card.standby_bytes)})" if card.standby_bytes else card.standby
+            told = (instance.node_id, card.model, _gib(card.memory_bytes), card.uuid, standby)
+            rows.append((*told, card.state or "in use"))
+    return rows
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 30):.1f} GiB"
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

@@ -15,7 +15,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--registry", metavar="URL", help="where to register: dir:PATH or consul:http://HOST:PORT")
     parser.add_argument("--models", metavar="DIR", help="model repository: NAME/config.pbtxt, NAME/1/…")
     parser.add_argument("--listen", metavar="HOST:PORT", help="address of the rpc wire (port 0: any free one)")
-    parser.add_argument("--devices", metavar="LIST", help="one executor each: cpu:N")
+    parser.add_argument("--devices", metavar="LIST", help="one executor each: cpu:N, cuda:all, cuda:INDEX, fake:N")
+    parser.add_argument("--standby", metavar="KIND", help="what stands beside each executor: off, context or full")
+    parser.add_argument(
+        "--inject", metavar="LIST", help="break things on purpose: FAULT[@MODEL]:at=N|every=N|flag=FILE"
+    )
     parser.add_argument("--wires", metavar="LIST", help="wires to offer: local,rdma,rpc (default: local,rpc)")
     parser.add_argument("--model-control", metavar="MODE", help="none: all models, fixed (default); explicit: as asked")
     parser.add_argument("--load-model", metavar="NAME", action="append", help="with explicit: load it at the start")
@@ -46,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
         models=args.models,
         listen=args.listen,
         devices=args.devices,
+        standby=args.standby,
+        inject=args.inject,
         wires=args.wires,
         node_id=args.node_id,
         model_control=args.model_control,

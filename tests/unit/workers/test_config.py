@@ -15,19 +15,15 @@ if TYPE_CHECKING:
 
 def test_defaults() -> None:
     config = NodeConfig.load(models="models")
-    assert (config.wires, config.executors, config.rpc_host_port) == (("local", "rpc"), 1, ("127.0.0.1", 0))
+    assert (config.wires, config.devices, config.rpc_host_port) == (("local", "rpc"), "cpu:1", ("127.0.0.1", 0))
 
 
 def test_arguments_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('models = "a"\ndevices = "cpu:2"\nwires = ["local"]\ndrain_s = 3\n')
     config = NodeConfig.load(str(file), models="b", wires="rpc, local", exit_with_parent=False)
-    assert (config.models, config.executors, config.drain_s) == ("b", 2, 3.0)
+    assert (config.models, config.devices, config.drain_s) == ("b", "cpu:2", 3.0)
     assert config.wires == ("rpc", "local")
-
-
-def test_devices_add_up() -> None:
-    assert NodeConfig("m", devices="cpu:2,cpu:3").executors == 5
 
 
 def test_ipv6_listen() -> None:
@@ -46,7 +42,11 @@ def test_ipv6_listen() -> None:
         ("models = 'a'\nwires = ['local', 3]", "wires is"),
         ("models = 'a'\nwires = []", "wires are none"),
         ("models = 'a'\nwires = ['tcp']", "wires are tcp"),
-        ("models = 'a'\ndevices = 'cuda:all'", "device 'cuda:all' is unknown"),
+        ("models = 'a'\ndevices = 'cuda:some'", "device 'cuda:some' is unknown"),
+        ("models = 'a'\nstandby = 'warm'", "give one of off, context, full"),
+        ("models = 'a'\ninject = 'boom:at=1'", "inject 'boom' is unknown"),
+        ("models = 'a'\ninject = 'trap:at=1'", "breaks a GPU and devices are cpu:1"),
+        ("models = 'a'\nquarantine_faults = -1", "quarantine_faults is -1"),
         ("models = 'a'\ndevices = 'cpu:0'", "device 'cpu:0' is unknown"),
         ("models = 'a'\ndevices = 'cpu:40,cpu:40'", "80 executors"),
         ("models = 'a'\nlisten = '9000'", "listen is '9000'"),

@@ -13,9 +13,6 @@ from workers.sentinel import (
     ExecutorMachine,
     ExecutorState,
     Suspects,
-    Vitals,
-    Watch,
-    hang_at_s,
 )
 
 E, S, C = ExecutorEvent, ExecutorState, Command
@@ -30,7 +27,8 @@ def ready_machine(now: float = 0.0) -> ExecutorMachine:
 
 def crash(machine: ExecutorMachine, now: float) -> float:
     """One death of a ready executor and its return; gives the pause between them."""
-    assert machine.handle(E.PROCESS_REAPED, now) == (C.SHUT, C.FENCE, C.WAIT)
+    assert machine.handle(E.PROCESS_REAPED, now) == (C.SHUT, C.FENCE, C.CLEAR)
+    assert machine.handle(E.MEMORY_FREE, now) == (C.WAIT,)
     machine.handle(E.BACKOFF_OVER, now)
     machine.handle(E.PROCESS_SPOKE, now)
     machine.handle(E.MODELS_WARM, now)
@@ -52,7 +50,7 @@ def test_a_stuck_one_is_killed_and_fenced_only_when_it_is_reaped() -> None:
     machine = ready_machine()
     assert machine.handle(E.FOUND_STUCK, 1) == (C.SHUT, C.KILL)
     assert machine.handle(E.FOUND_STUCK, 1) == ()
-    assert machine.handle(E.PROCESS_REAPED, 2) == (C.FENCE, C.WAIT)
+    assert machine.handle(E.PROCESS_REAPED, 2) == (C.FENCE, C.CLEAR)
 
 
 def test_fencing_never_comes_before_the_process_is_reaped() -> None:
@@ -90,6 +88,7 @@ def test_an_executor_that_never_gets_ready_slows_down_too() -> None:
     pauses = []
     for _ in range(4):
         machine.handle(E.PROCESS_REAPED, 1000.0)
+        machine.handle(E.MEMORY_FREE, 1000.0)
         pauses.append(machine.backoff_s)
         machine.handle(E.BACKOFF_OVER, 1000.0)
     assert pauses == [0.0, 0.2, 0.4, 0.8]
@@ -100,45 +99,6 @@ def test_an_illegal_edge_tells_the_story_and_changes_nothing() -> None:
     with pytest.raises(IllegalTransition, match="models warm"):
         machine.handle(E.BACKOFF_OVER, 1)
     assert machine.state is S.READY
-
-
-@pytest.mark.parametrize(
-    ("deadline_s", "slowest_us", "limit_s", "expected_s"),
-    [
-        (10.0, 1000, None, 10.0),  # the caller's deadline
-        (1.001, 1000, None, 1.05),  # a tiny one: the floor
-        (1.001, 100_000, None, 1.4),  # a slow model: four times its slowest run
-        (1.001, 0, None, 2.0),  # never seen to run: a second
-        (10.0, 100_000, 0.2, 1.2),  # the model's own limit, alone
-    ],
-)
-def test_when_a_run_counts_as_hung(
-    deadline_s: float, slowest_us: int, limit_s: float | None, expected_s: float
-) -> None:
-    assert hang_at_s(1.0, deadline_s, slowest_us, limit_s) == pytest.approx(expected_s)
-
-
-def test_a_stop_is_told_after_two_looks_apart() -> None:
-    watch = Watch(0.0)
-    assert not watch.look(Vitals(1, stopped=True, busy=True), 1.0)
-    assert not watch.look(Vitals(1, stopped=True, busy=True), 1.1)
-    assert "stopped" in watch.look(Vitals(1, stopped=True, busy=True), 1.3)
-
-
-def test_a_short_stop_is_no_fault() -> None:
-    watch = Watch(0.0)
-    assert not watch.look(Vitals(1, stopped=True, busy=False), 1.0)
-    assert not watch.look(Vitals(2, stopped=False, busy=False), 1.15)
-    assert not watch.look(Vitals(3, stopped=True, busy=False), 1.3)
-
-
-def test_silence_counts_only_while_idle() -> None:
-    watch = Watch(0.0)
-    late = sentinel.HEARTBEAT_LOST_S + 1.0
-    assert not watch.look(Vitals(1, stopped=False, busy=False), 0.0)
-    assert not watch.look(Vitals(1, stopped=False, busy=True), late)
-    assert not watch.look(Vitals(1, stopped=False, busy=False), late + 1.0)
-    assert "no sign of life" in watch.look(Vitals(1, stopped=False, busy=False), 2 * late)
 
 
 def test_two_deaths_make_poison_and_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +113,104 @@ def test_two_deaths_make_poison_and_the_table_is_bounded(monkeypatch: pytest.Mon
     suspects.was_running(2, 1)
     suspects.was_running(2, 2)
     suspects.check(1, 5)  # the oldest was forgotten
+
+
+def after_deaths(count: int, quarantine_faults: int, every_s: float = 1.0) -> ExecutorMachine:
+    machine = ExecutorMachine(quarantine_faults)
+    machine.handle(E.START_ASKED, 0)
+    for number in range(count):
+        now = number * every_s
+        machine.handle(E.PROCESS_SPOKE, now)
+        machine.handle(E.MODELS_WARM, now)
+        crash_only = (E.PROCESS_REAPED, E.MEMORY_FREE)
+        for event in (*crash_only, E.BACKOFF_OVER) if number < count - 1 else crash_only:
+            machine.handle(event, now)
+    return machine
+
+
+def test_five_deaths_in_a_minute_are_quarantine_and_a_stable_life_ends_it() -> None:
+    assert not after_deaths(4, 5).quarantined
+    assert not after_deaths(9, 0).quarantined  # a processor never is
+    assert not after_deaths(5, 5, every_s=15.1).quarantined
+    machine = after_deaths(5, 5)
+    assert machine.quarantined
+    assert machine.backoff_s == sentinel.QUARANTINE_FIRST_S
+    for event in (E.BACKOFF_OVER, E.PROCESS_SPOKE, E.MODELS_WARM):
+        machine.handle(event, 40.0)
+    assert not machine.quarantined
+    now = 40.0 + sentinel.STABLE_S
+    machine.handle(E.PROCESS_REAPED, now)
+    machine.handle(E.MEMORY_FREE, now)
+    assert machine.backoff_s == 0.0
+
+
+def test_a_second_quarantine_is_longer_up_to_a_cap() -> None:
+    machine = after_deaths(5, 5)
+    pauses = []
+    for _ in range(8):
+        for number in range(5):
+            for event in (E.BACKOFF_OVER, E.PROCESS_SPOKE, E.MODELS_WARM, E.PROCESS_REAPED, E.MEMORY_FREE):
+                machine.handle(event, 1000.0 + number)
+        pauses.append(machine.backoff_s)
+    assert pauses[0] == 2 * sentinel.QUARANTINE_FIRST_S
+    assert pauses[-1] == sentinel.QUARANTINE_MAX_S
+
+
+def test_a_warm_standby_takes_work_before_the_old_one_is_reaped() -> None:
+    machine = ready_machine()
+    assert machine.handle(E.WARM_STANDBY, 1.0) == (C.SHUT, C.PART, C.PROMOTE, C.OPEN)
+    assert machine.state is S.READY
+    assert machine.crashes == 1
+
+
+def test_a_bare_standby_still_has_to_load() -> None:
+    machine = ready_machine()
+    assert machine.handle(E.BARE_STANDBY, 1.0) == (C.SHUT, C.PART, C.PROMOTE)
+    assert machine.handle(E.MODELS_WARM, 2.0) == (C.OPEN,)
+
+
+def test_no_standby_follows_the_death_that_means_quarantine() -> None:
+    machine = ExecutorMachine(3)
+    machine.handle(E.START_ASKED, 0)
+    machine.handle(E.PROCESS_SPOKE, 0)
+    machine.handle(E.MODELS_WARM, 0)
+    for now in (1.0, 2.0):
+        assert machine.may_promote(now)
+        machine.handle(E.WARM_STANDBY, now)
+    assert not machine.may_promote(3.0)
+    assert machine.may_promote(1.0 + sentinel.QUARANTINE_WINDOW_S + 1.0)
+
+
+def test_memory_that_stays_held_bars_the_device_until_it_may_be_good() -> None:
+    machine = ready_machine()
+    machine.handle(E.PROCESS_REAPED, 1.0)
+    assert machine.handle(E.MEMORY_HELD, 11.0) == (C.BAR,)
+    assert machine.state is S.BARRED
+    assert machine.handle(E.MEMORY_FREE, 12.0) == ()
+    assert machine.handle(E.DEVICE_GOOD, 41.0) == (C.WAIT,)
+
+
+def test_a_bad_device_finishes_what_it_has_and_is_left_alone() -> None:
+    machine = ready_machine()
+    assert machine.handle(E.DEVICE_BAD, 1.0) == (C.SHUT, C.ASK_EXIT)
+    assert machine.handle(E.DEVICE_BAD, 1.1) == ()
+    assert machine.handle(E.PROCESS_REAPED, 2.0) == (C.FENCE, C.BAR)
+    assert machine.handle(E.STOP_ASKED, 3.0) == ()
+    assert machine.state is S.GONE
+
+
+@pytest.mark.parametrize("state", list(S))
+def test_news_of_a_device_are_never_a_bug(state: ExecutorState) -> None:
+    for event in (E.DEVICE_BAD, E.DEVICE_GOOD, E.MEMORY_FREE, E.MEMORY_HELD):
+        machine = ExecutorMachine()
+        machine.state = state
+        machine.handle(event, 0.0)
+
+
+def test_generations_are_never_given_out_twice() -> None:
+    machine = ready_machine()
+    standby = machine.next_generation()
+    machine.handle(E.PROCESS_REAPED, 1.0)
+    machine.handle(E.MEMORY_FREE, 1.0)
+    machine.handle(E.BACKOFF_OVER, 1.0)
+    assert (standby, machine.generation) == (2, 3)

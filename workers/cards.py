@@ -1,0 +1,160 @@
+"""The cards of a node: who sits on which, what follows from what they report, and what is told of them.
+
+Fatal errors are seen by executors themselves. What the driver reports beside that is judged here: an Xid of the class
+`restart` has the executors of that card look at their contexts (the report does not say whose it was), one of the class
+`drain`, or a recovery action, takes the card out of use. Read `workers/shell.py` next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from discovery.instance import CardFacts
+from workers.child import Settings
+from workers.cuda.faults import XidClass, read_faults
+from workers.cuda.watch import CardWatch
+from workers.device import CPU, asked_devices, chosen_cards, device_word
+from workers.seat import Seat, StandbyKind
+from workers.sentinel import ExecutorState
+
+if TYPE_CHECKING:
+    from fabric.local.reactor import Reactor
+    from workers.config import NodeConfig
+    from workers.shell import ExecutorShell
+
+_log = logging.getLogger(__name__)
+FAKES: Final = "fake-cards"
+_ACTIONS: Final = {
+    1: "reset the GPU", 2: "reboot the node", 3: "drain peer-to-peer traffic", 4: "drain and reset the GPU",
+    5: "recover its fabric", 6: "reset its bus", 7: "reboot the system",
+}  # fmt: skip
+
+
+class NodeCards:  # mutable: owns the watcher
+    """The cards that a node's devices ask for. Raises ConfigError when one of them is not there."""
+
+    def __init__(self, reactor: Reactor, config: NodeConfig, folder: Path) -> None:
+        asked = asked_devices(config.devices)
+        kinds = {each.kind for each in asked} - {CPU}
+        self._kind = kinds.pop() if kinds else CPU
+        self._config = config
+        self._folder = folder / FAKES
+        self._book = read_faults(config.fault_classes)
+        self._watch: CardWatch | None = None
+        self._shells: tuple[ExecutorShell, ...] = ()
+        if self._kind == "fake":
+            from workers.cuda.fake import make_cards
+
+            make_cards(str(self._folder), sum(int(each.which) for each in asked if each.kind == "fake"))
+            _log.info("the fake cards lie in %s", self._folder)
+        if self._kind != CPU:
+            self._watch = CardWatch(reactor, self._kind, str(self._folder))
+        # Each `fake:N` is N cards of its own.
+        chosen = chosen_cards(asked, self._watch.cards if self._watch is not None else ())
+        self.seats = tuple(
+            Seat(
+                word=device_word(self._kind, card, str(self._folder)),
+                card=card,
+                cards=self._watch if card is not None else None,
+                standby=StandbyKind(config.standby),
+                quarantine_faults=config.quarantine_faults if card is not None else 0,
+                book=self._book,
+            )
+            for card in chosen
+        )
+
+    def settings(self, node_epoch: int) -> Settings:
+        """What all executors are told."""
+        count = len(self.seats)
+        threads = self._config.threads_per_executor or max(1, len(os.sched_getaffinity(0)) // count)
+        models = str(Path(self._config.models).resolve())
+        pinned = self._config.pinned_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        return Settings(
+            -1, -1, 0, node_epoch, 0, threads, models, pinned_bytes_max=pinned // count,
+            faults=self._config.fault_classes, inject=self._config.inject,
+        )  # fmt: skip
+
+    def listen(self, shells: tuple[ExecutorShell, ...]) -> None:
+        """The executors, in the order of the seats: from now on what cards report has consequences."""
+        self._shells = shells
+        if self._watch is not None:
+            self._watch.listen(self)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What discovery says of each executor's device: `cpu:0`, `cuda:0`, `fake:1`."""
+        return tuple(
+            f"{CPU}:{number}" if seat.card is None else f"{self._kind}:{seat.card.index}"
+            for number, seat in enumerate(self.seats)
+        )
+
+    @property
+    def facts(self) -> tuple[CardFacts, ...]:
+        """What discovery says of the cards, each once."""
+        found: dict[str, CardFacts] = {}
+        for shell in self._shells:
+            card, standby = shell.seat.card, shell.standby
+            if card is None:
+                continue
+            kind = "no room" if standby.no_room else (shell.seat.standby.value if standby.ready else "off")
+            known = found.get(card.uuid)
+            found[card.uuid] = CardFacts(
+                model=card.model,
+                memory_bytes=card.memory_bytes,
+                uuid=card.uuid,
+                state=_state(shell) or (known.state if known is not None else ""),
+                standby=kind,
+                standby_bytes=standby.held_bytes + (known.standby_bytes if known is not None else 0),
+            )
+        return tuple(found.values())
+
+    def xid(self, uuid: str, xid: int) -> None:
+        """See `CardsHeard`."""
+        kind, name = self._book.of_xid(xid), self._book.xid_name(xid)
+        _log.log(
+            logging.WARNING if kind is XidClass.WARN else logging.ERROR,
+            "GPU %s reported Xid %d (%s): %s", uuid or "(it did not say which)", xid, name, kind.value,
+        )  # fmt: skip
+        for shell in self._at(uuid):
+            if kind is XidClass.RESTART:
+                shell.check_device()
+            elif kind is XidClass.DRAIN:
+                shell.bar_device(f"it reported Xid {xid} ({name})")
+
+    def recovery_action(self, uuid: str, action: int) -> None:
+        """See `CardsHeard`."""
+        if not action:
+            _log.info("GPU %s needs nothing any more, by its driver", uuid)
+            return
+        wanted = _ACTIONS.get(action, f"take recovery action {action}")
+        _log.error("GPU %s: the driver asks to %s", uuid, wanted)
+        for shell in self._at(uuid):
+            shell.bar_device(f"its driver asks to {wanted}")
+
+    def close(self) -> None:
+        """Ends the watcher."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._kind == "fake":
+            from workers.cuda.fake import remove_cards
+
+            remove_cards(str(self._folder))
+
+    def _at(self, uuid: str) -> tuple[ExecutorShell, ...]:
+        return tuple(
+            shell
+            for shell in self._shells
+            if shell.seat.card is not None and uuid in {"", shell.seat.card.uuid, shell.seat.card.parent}
+        )
+
+
+def _state(shell: ExecutorShell) -> str:
+    """Why nothing runs on its card; empty where something does, or soon will."""
+    if shell.machine.quarantined:
+        return f"quarantined for {shell.machine.backoff_s:.0f} s after repeated faults"
+    if shell.machine.state in {ExecutorState.BARRED, ExecutorState.BARRING}:
+        return f"out of use: {shell.pauses.barred}"
+    return ""

@@ -1,0 +1,215 @@
+"""Cards that are folders: the same interface as a real one, so that drills and tests break GPUs where there are none.
+
+A card is a folder `card-N`. Who drills writes into it, and reads nothing else:
+`xid` (a line with a number reports that Xid), `recovery` (a number: the action that the driver wants), `lost` (its
+presence makes every question of the watcher fail), `slow` (seconds that each wait for the card takes), `memory` (its
+bytes), `held` (a pid: its memory is never free again, until the file is removed). Below `pids` lie what processes hold.
+It computes nothing: models run on the processor. Read `workers/cuda/watcher.py` next.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from workers.cuda.faults import XidClass, read_faults
+from workers.device import CODE_OUT_OF_MEMORY, Card, DeviceError, DeviceFault, Holder, OverseerError, XidEvent
+
+MODEL: Final = "Overspill fake GPU"
+MEMORY_BYTES: Final = 16 << 30
+CONTEXT_BYTES: Final = 512 << 20
+"""What a context takes on a real card, about."""
+CODES: Final = {
+    DeviceFault.ILLEGAL_ADDRESS: 700,
+    DeviceFault.MISALIGNED: 716,
+    DeviceFault.TRAP: 719,
+    DeviceFault.ASSERT: 710,
+}
+_XID_CODE: Final = 719
+"""What contexts of a card answer that reported an Xid of the class `restart`."""
+_LOOK_S: Final = 0.02
+_HANG_S: Final = 3600.0
+
+
+def make_cards(folder: str, count: int) -> None:
+    """Makes the folders of `count` cards."""
+    for number in range(count):
+        (Path(folder) / f"card-{number}" / "pids").mkdir(parents=True, exist_ok=True)
+
+
+def remove_cards(folder: str) -> None:
+    """Removes the folders."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class FakeDevice:  # mutable: remembers what is pinned, and what broke
+    """A context on a fake card: it lasts as long as the process. What CUDA refuses about pinning, it refuses too."""
+
+    def __init__(self, folder: str, index: int) -> None:
+        self._folder = Path(folder) / f"card-{index}"
+        self._code = 0
+        self._hangs = False
+        self.pinned: dict[int, int] = {}
+        self._held = CONTEXT_BYTES
+        self._book = read_faults()
+        self._since = self._xids()
+        free, _ = self.memory()
+        if free < CONTEXT_BYTES:
+            raise DeviceError(CODE_OUT_OF_MEMORY, "out of memory", "making a context")
+        self._hold()
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """See `Device`."""
+        self._check("pinning memory")
+        for start, size in self.pinned.items():
+            if address < start + size and start < address + nbytes:
+                raise DeviceError(712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "pinning memory")
+        self.pinned[address] = nbytes
+
+    def unpin(self, address: int) -> None:
+        """See `Device`."""
+        self._check("letting pinned memory go")
+        if self.pinned.pop(address, None) is None:
+            raise DeviceError(713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "letting pinned memory go")
+
+    def settle(self) -> None:
+        """See `Device`."""
+        with suppress(FileNotFoundError, ValueError):
+            time.sleep(float((self._folder / "slow").read_text()))
+        if self._hangs:
+            time.sleep(_HANG_S)
+        self._check("waiting for the card")
+
+    def probe(self) -> None:
+        """See `Device`."""
+        self.settle()
+
+    def memory(self) -> tuple[int, int]:
+        """See `Device`."""
+        whole = _whole_bytes(self._folder)
+        return max(0, whole - sum(each.nbytes for each in _holders(self._folder))), whole
+
+    def cause(self, fault: DeviceFault) -> None:
+        """See `Device`."""
+        if fault is DeviceFault.OUT_OF_MEMORY:
+            raise DeviceError(CODE_OUT_OF_MEMORY, "out of memory", "allocating")
+        if fault is DeviceFault.HANG:
+            self._hangs = True
+        else:
+            self._code = CODES[fault]
+
+    def take(self, nbytes: int) -> None:
+        """Models on a fake card say what they would have taken."""
+        if nbytes > self.memory()[0]:
+            raise DeviceError(CODE_OUT_OF_MEMORY, "out of memory", "allocating")
+        self._held += nbytes
+        self._hold()
+
+    def _hold(self) -> None:
+        (self._folder / "pids" / str(os.getpid())).write_text(str(self._held))
+
+    def _xids(self) -> int:
+        """How many Xids that break contexts the card has reported."""
+        return sum(self._book.of_xid(xid) is XidClass.RESTART for xid in _reported(self._folder))
+
+    def _check(self, doing: str) -> None:
+        if not self._code and self._xids() > self._since:
+            self._code = _XID_CODE
+        if self._code:
+            raise DeviceError(self._code, self._book.name(self._code), doing)
+
+
+class FakeOverseer:  # mutable: remembers how far it has read
+    """The watcher's side of the fake cards in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._read: dict[str, int] = {card.uuid: len(_reported(self._of(card.uuid))) for card in self.cards()}
+
+    def cards(self) -> tuple[Card, ...]:
+        """See `Overseer`."""
+        folders = sorted(self._folder.glob("card-*"), key=lambda folder: int(folder.name[5:]))
+        return tuple(
+            Card(number, f"FAKE-{folder.name[5:]}", MODEL, _whole_bytes(folder))
+            for number, folder in enumerate(folders)
+        )
+
+    def events(self, timeout_s: float) -> tuple[XidEvent, ...]:
+        """See `Overseer`."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            found: list[XidEvent] = []
+            for uuid, read in self._read.items():
+                reported = _reported(self._here(uuid))
+                found += [XidEvent(uuid, xid) for xid in reported[read:]]
+                self._read[uuid] = len(reported)
+            if found or time.monotonic() >= end_s:
+                return tuple(found)
+            time.sleep(min(_LOOK_S, timeout_s))
+
+    def holders(self, uuid: str) -> tuple[Holder, ...]:
+        """See `Overseer`."""
+        return _holders(self._here(uuid))
+
+    def recovery_action(self, uuid: str) -> int:
+        """See `Overseer`."""
+        with suppress(FileNotFoundError, ValueError):
+            return int((self._here(uuid) / "recovery").read_text())
+        return 0
+
+    def free_bytes(self, uuid: str) -> int:
+        """See `Overseer`."""
+        folder = self._here(uuid)
+        return max(0, _whole_bytes(folder) - sum(each.nbytes for each in _holders(folder)))
+
+    def _of(self, uuid: str) -> Path:
+        return self._folder / f"card-{uuid.removeprefix('FAKE-')}"
+
+    def _here(self, uuid: str) -> Path:
+        folder = self._of(uuid)
+        if (folder / "lost").exists():
+            raise OverseerError(f"fake card {uuid} is lost; remove {folder / 'lost'}")
+        return folder
+
+
+def _whole_bytes(folder: Path) -> int:
+    with suppress(FileNotFoundError, ValueError):
+        return int((folder / "memory").read_text())
+    return MEMORY_BYTES
+
+
+def _reported(folder: Path) -> list[int]:
+    try:
+        lines = (folder / "xid").read_text().split()
+    except FileNotFoundError:
+        return []
+    return [int(line) for line in lines if line.isdecimal()]
+
+
+def _holders(folder: Path) -> tuple[Holder, ...]:
+    """Processes that live and hold memory, and the one that never gives its memory back."""
+    held = ""
+    with suppress(FileNotFoundError):
+        held = (folder / "held").read_text().strip()
+    found = []
+    for file in (folder / "pids").iterdir():
+        if file.name != held and not _lives(int(file.name)):
+            file.unlink(missing_ok=True)
+            continue
+        with suppress(FileNotFoundError, ValueError):  # it ended, or is writing just now
+            found.append(Holder(int(file.name), int(file.read_text())))
+    return tuple(found)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,210 @@
+"""What a node and its executors ask of a GPU, in two halves, and the words that name one on a command line.
+
+`Device` is the half of the executor that owns the context: it pins memory, waits for work, and tells by number what
+broke. `Overseer` is the half of the watcher, which has no context: which cards there are, who holds their memory, what
+they report. Both halves exist for CUDA and as a fake that drills and tests run on. Nothing here touches a card. Read
+`workers/cuda/driver.py` for the real device, `workers/cuda/fake.py` for the other.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from fabric.errors import ConfigError
+
+EXECUTORS_MAX: Final = 64
+CPU: Final = "cpu"
+CODE_NONE: Final = 0
+CODE_OUT_OF_MEMORY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU, or one slice of it under MIG: its place among those of the machine, and what stays the same about it."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    parent: str = ""
+    """The whole card's UUID where this is a slice of it: what is reported comes from the whole."""
+
+
+class DeviceError(Exception):
+    """A call to a device failed with `code`, a number of CUDA's; `name` is CUDA's name for it. It never reaches a
+    caller: the executor says what it means for the request."""
+
+    def __init__(self, code: int, name: str, doing: str) -> None:
+        super().__init__(f"CUDA error {code} ({name}) while {doing}")
+        self.code = code
+        self.name = name
+
+
+class DeviceFault(Enum):
+    """What can be broken on purpose on a device, as `--inject` names it."""
+
+    ILLEGAL_ADDRESS = "illegal_address"
+    MISALIGNED = "misaligned"
+    TRAP = "trap"
+    ASSERT = "assert"
+    HANG = "hang"
+    OUT_OF_MEMORY = "oom"
+
+
+class Device(Protocol):
+    """A card with a context of this process on it. Every method may raise DeviceError, from one thread only."""
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """Registers memory of ours, so that copies to and from the card go straight."""
+
+    def unpin(self, address: int) -> None:
+        """Undoes `pin` of the same address; no copy may be under way."""
+
+    def settle(self) -> None:
+        """Waits for all work on the context. Raises DeviceError for whatever failed in it, now or before."""
+
+    def probe(self) -> None:
+        """Runs a kernel and checks its answer: that a card is listed says nothing about its health."""
+
+    def memory(self) -> tuple[int, int]:
+        """(free bytes, all bytes) of the card."""
+
+    def cause(self, fault: DeviceFault) -> None:
+        """Breaks something on purpose and returns; what follows is seen by `settle`."""
+
+
+class Holder(NamedTuple):
+    """A process that holds memory of a card; bytes are 0 where the driver does not say."""
+
+    pid: int
+    nbytes: int
+
+
+class XidEvent(NamedTuple):
+    """A card reported an Xid, NVIDIA's number for what went wrong."""
+
+    uuid: str
+    xid: int
+
+
+class OverseerError(Exception):
+    """The driver's management library failed or is gone; the text is one sentence."""
+
+
+class Overseer(Protocol):
+    """The cards of this machine from outside. Every method may raise OverseerError."""
+
+    def cards(self) -> tuple[Card, ...]:
+        """All cards, in the order of their index."""
+
+    def events(self, timeout_s: float) -> tuple[XidEvent, ...]:
+        """What has been reported since the last call; waits up to `timeout_s` for the first."""
+
+    def holders(self, uuid: str) -> tuple[Holder, ...]:
+        """The processes with memory on a card."""
+
+    def recovery_action(self, uuid: str) -> int:
+        """What the driver wants done about a card: 0 for nothing."""
+
+    def free_bytes(self, uuid: str) -> int:
+        """Memory of a card that nobody holds."""
+
+
+class Asked(NamedTuple):
+    """One item of `--devices`: `cpu:2`, `cuda:all`, `cuda:0`, `cuda:GPU-…`, `fake:2`."""
+
+    kind: str
+    which: str
+
+
+def asked_devices(text: str) -> tuple[Asked, ...]:
+    """Reads `--devices`. Raises ConfigError for a word that is none, and where CUDA and fakes are mixed."""
+    asked = []
+    for item in text.split(","):
+        kind, _, which = item.strip().partition(":")
+        number = int(which) if which.isascii() and which.isdecimal() else -1
+        good = {
+            CPU: 1 <= number <= EXECUTORS_MAX,
+            "fake": 1 <= number <= EXECUTORS_MAX,
+            "cuda": number >= 0 or which == "all" or which.startswith(("GPU-", "MIG-")),
+        }
+        if not good.get(kind, False):
+            raise ConfigError(
+                f"device {item.strip()!r} is unknown; give cpu:N with N from 1 to {EXECUTORS_MAX}, cuda:all,"
+                " cuda:INDEX, cuda:UUID, or fake:N for drills"
+            )
+        asked.append(Asked(kind, which))
+    kinds = {each.kind for each in asked}
+    if {"cuda", "fake"} <= kinds:
+        raise ConfigError("devices mix cuda and fake; give one of them, so that a drill is never taken for a GPU")
+    at_least = sum(int(each.which) if each.kind in {CPU, "fake"} else 1 for each in asked)
+    if at_least > EXECUTORS_MAX:
+        raise ConfigError(f"devices ask for {at_least} executors; at most {EXECUTORS_MAX} fit a node")
+    return tuple(asked)
+
+
+def chosen_cards(asked: tuple[Asked, ...], cards: tuple[Card, ...]) -> tuple[Card | None, ...]:
+    """One entry for each executor: its card, None for a processor. A card that is named twice gets two executors.
+
+    Raises ConfigError for a card that is not there.
+    """
+    chosen: list[Card | None] = []
+    for kind, which in asked:
+        if kind == CPU:
+            chosen += [None] * int(which)
+        elif kind == "fake" or which == "all":
+            if not cards:
+                raise ConfigError("devices ask for cuda:all and no GPU is here; look at `nvidia-smi`, or give cpu:N")
+            chosen += cards
+        else:
+            found = [card for card in cards if which in (card.uuid, str(card.index))]
+            if not found:
+                here = ", ".join(f"{card.index} ({card.uuid})" for card in cards) or "none"
+                raise ConfigError(f"there is no GPU {which!r} here; GPUs are {here}")
+            chosen += found
+    if len(chosen) > EXECUTORS_MAX:
+        raise ConfigError(f"devices ask for {len(chosen)} executors; at most {EXECUTORS_MAX} fit a node")
+    return tuple(chosen)
+
+
+def device_word(kind: str, card: Card | None, folder: str) -> str:
+    """How an executor is told its device; `folder` is where the fakes live."""
+    if card is None:
+        return CPU
+    return f"cuda:{card.uuid}" if kind == "cuda" else f"fake:{card.index}:{folder}"
+
+
+def open_device(word: str) -> Device | None:
+    """The device of an executor, with a context of this process; None for a processor.
+
+    Raises DeviceError, or MissingDependency where there is no driver.
+    """
+    kind, _, rest = word.partition(":")
+    if kind == "cuda":
+        from workers.cuda.driver import CudaDevice
+
+        return CudaDevice()  # the environment shows this process one card only
+    if kind == "fake":
+        from workers.cuda.fake import FakeDevice
+
+        index, _, folder = rest.partition(":")
+        return FakeDevice(folder, int(index))
+    return None
+
+
+def open_overseer(kind: str, where: str) -> Overseer:
+    """The cards of this machine: of NVIDIA's driver, or `where` (a folder) of the fakes.
+
+    Raises OverseerError or MissingDependency.
+    """
+    if kind == "cuda":
+        from workers.cuda.nvml import Nvml
+
+        return Nvml()
+    from workers.cuda.fake import FakeOverseer
+
+    return FakeOverseer(where)

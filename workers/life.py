@@ -1,0 +1,156 @@
+"""One process of an executor: what it was told of tenants, what it loads, what it had in hand when it was replaced.
+
+An executor has one life at work, may have a standby beside it, and some that were replaced and are not reaped yet. This
+module decides nothing: `workers/shell.py` does. Read that next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fabric.errors import ProtocolError
+from workers.child import Child
+from workers.handover import RESEND, Control, Task, encode_control, pack_task
+from workers.lending import Lending
+from workers.parcel import packed
+from workers.vitals import Vitals, Watch, hang_at_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.frame import Load
+    from fabric.local.reactor import Reactor
+    from workers.child import Settings
+    from workers.job import Job
+    from workers.repository import ModelSource
+
+DEAF_MAX_S = 0.25
+"""A process that ends closes its socket first, and an interpreter takes some time to end."""
+
+
+class Life:  # mutable: alive, then reaped
+    """A started executor process. `on_message` takes what it says and tells whether more is to come soon, `on_exit`
+    hears of its end. Raises OSError when the system cannot give another process."""
+
+    def __init__(
+        self, reactor: Reactor, settings: Settings, now: float,
+        on_message: Callable[[Life, bytes], bool], on_exit: Callable[[Life], None],
+    ) -> None:  # fmt: skip
+        self.generation = settings.generation
+        self.why = ""
+        """Why it is to end, or has; empty while it need not."""
+        self.loading = ""
+        """The model that it is at."""
+        self.to_load: tuple[ModelSource, ...] = ()
+        self.anew = False
+        """It is told to load, and has not said that it has."""
+        self.lending = Lending()
+        self.warm = False
+        """Its models are loaded and warm."""
+        self.bare = False
+        """It has a context and its libraries, and waits to be told what to load."""
+        self.in_hand: dict[int, Job] = {}
+        """Once it is replaced: its tasks, which are settled when it is reaped."""
+        self.spawned_s = now
+        self.ended = False
+        """It is reaped."""
+        self._reactor = reactor
+        self._watch = Watch(now)
+        self._tenants: set[int] = set()
+        self._sockets: set[int] = set()
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self.child = Child(reactor, settings, self._message)
+        reactor.add(self.child.pidfd, self._exited)
+
+    def load(self, sources: tuple[ModelSource, ...]) -> None:
+        """Has it hold exactly these models, whatever it is at. One that cannot be told so must not live on."""
+        self.to_load, self.anew = sources, True
+        try:
+            with packed(sources) as fd:
+                self.tell(Control("load"), (fd,))
+        except OSError:
+            self.child.kill()
+
+    def check_told(self, control: Control) -> None:
+        """Raises ProtocolError for a word about models that it was not told to load."""
+        told = {*control.models, *(each.model for each in control.loaded)}
+        if control.word in {"loading", "ready"} and not told.issubset({source.name for source in self.to_load}):
+            raise ProtocolError("told of models that it was not to load; look which of its models writes to its node")
+
+    def tell(self, control: Control, descriptors: tuple[int, ...] = ()) -> None:
+        """Tells it a word."""
+        self.child.send(encode_control(control), descriptors)
+
+    def hand_over(self, task_no: int, job: Job, load: Load) -> None:
+        """Gives it a task, and before that what it does not know of the tenant."""
+        asked = job.asked
+        tenant, socket = asked.tenant, asked.socket
+        if tenant.tenant_no not in self._tenants:
+            self._tenants.add(tenant.tenant_no)
+            self.tell(Control("arena", tenant.tenant_no), (tenant.arena.fd,))
+        if socket.socket_no not in self._sockets and not socket.closed:
+            self._sockets.add(socket.socket_no)
+            self.tell(Control("socket", socket.socket_no), (socket.fileno(),))
+        if job.uses:
+            self.lending.tell(job.uses, self.tell)
+        times = int(job.arrived_s * 1e9), int(job.deadline_s * 1e9)
+        task = Task(RESEND if job.resend else 0, task_no, tenant.tenant_no, socket.socket_no, *times, load)
+        self.child.send(pack_task(task) + asked.frame)
+
+    def hang_up(self, socket_no: int) -> None:
+        """A tenant's socket is closed."""
+        if socket_no in self._sockets:
+            self._sockets.discard(socket_no)
+            self.tell(Control("hang_up", socket_no))
+
+    def forget(self, tenant_no: int) -> None:
+        """A tenant is gone."""
+        if tenant_no in self._tenants:
+            self._tenants.discard(tenant_no)
+            self.tell(Control("forget", tenant_no))
+
+    def look(self, now: float, in_hand: dict[int, Job], *, ready: bool, start_timeout_s: float) -> str:
+        """Why it must be ended, or an empty text."""
+        if not ready and now - self.spawned_s >= start_timeout_s:
+            return f"was not ready after {start_timeout_s:.0f} s"
+        if self.child.deaf_since_s is not None and now - self.child.deaf_since_s >= DEAF_MAX_S:
+            return "closed its way to the node"
+        page = self.child.page
+        task_no, began_ns = page.running
+        job = in_hand.get(task_no)
+        if job is not None:
+            speed, limit = job.model.speed, job.model.execution_timeout_s
+            if now >= hang_at_s(began_ns / 1e9, job.deadline_s, speed.slowest_us, limit):
+                return f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit"
+        # Before it is ready it loads models, which may hold the interpreter for long: the start's own limit counts.
+        busy = task_no != 0 or not ready
+        return self._watch.look(Vitals(page.heartbeat, self.child.is_stopped(), busy), now)
+
+    def settled(self) -> tuple[list[tuple[Job, bool]], list[Job]]:
+        """What became of its tasks, to be asked once it is reaped: those that it had begun, each with whether the
+        tenant has its answer, and those that never ran. Resends that were answered are in neither."""
+        begun_no, answered_no = self.child.page.begun_no, self.child.page.answered_no
+        lost: list[tuple[Job, bool]] = []
+        unbegun: list[Job] = []
+        for task_no, job in self.in_hand.items():
+            if job.resend and task_no == answered_no:
+                continue
+            if task_no <= begun_no or job.resend:
+                lost.append((job, task_no == answered_no))
+            else:
+                unbegun.append(job)
+        return lost, unbegun
+
+    def _message(self, message: bytes) -> bool:
+        return self._on_message(self, message)
+
+    def _exited(self, _events: int) -> None:
+        how = self.child.reap()
+        self._reactor.remove(self.child.pidfd)
+        self.why = self.why or how
+        self.ended = True
+        self._on_exit(self)
+
+    def __repr__(self) -> str:
+        return f"<Life of generation {self.generation}, {self.child!r}>"

@@ -1,0 +1,71 @@
+"""The lives of an executor that its standby has replaced, until each is reaped and its tasks are settled.
+
+Until the kernel says that a process is gone, it may still write to the slots of its tasks: so whoever asked is told
+nothing before. Meanwhile the standby works. Read `workers/shell.py` for who replaces whom.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.admission import ExecutorDesk
+    from workers.life import Life
+    from workers.seat import Seat
+    from workers.settlement import Settlement
+
+
+class Parted:  # mutable: lives come and go
+    """The replaced lives of one executor. `held` is called when the device's memory stays held by one that ended."""
+
+    def __init__(self, settlement: Settlement, seat: Seat, held: Callable[[str], None]) -> None:
+        self.lives: list[Life] = []
+        self._settlement = settlement
+        self._seat = seat
+        self._held = held
+
+    def fence(self, desk: ExecutorDesk, life: Life) -> None:
+        """It is reaped, and nothing has replaced it yet."""
+        _take_all_back(desk, life)
+        _settle(life, self._settlement)
+
+    def add(self, desk: ExecutorDesk, life: Life) -> None:
+        """It has been replaced: it is killed, if it still lives."""
+        _take_all_back(desk, life)
+        self.lives.append(life)
+        if life.ended:
+            self.ended(life)
+        else:
+            life.child.kill()
+
+    def ended(self, life: Life) -> None:
+        """It is reaped."""
+        self.lives.remove(life)
+        _settle(life, self._settlement)
+        self._settlement.executor_opened()  # what never ran may run now
+        self._seat.clear(life.child.pid, self._is_clear)
+
+    def _is_clear(self, free: bool) -> None:
+        if not free:
+            self._held("the memory of a process that ended is still held")
+
+
+def _settle(life: Life, settlement: Settlement) -> None:
+    """The process is gone, so nobody writes for its tasks any more: one is lost, the others never ran."""
+    lost, unbegun = life.settled()
+    life.child.close()
+    for job, answered in lost:
+        settlement.lost(job, life.why, answered=answered)
+    for job in unbegun:
+        settlement.came_back(job)
+
+
+def _take_all_back(desk: ExecutorDesk, life: Life) -> None:
+    """The executor's tasks are this life's to settle, and its desk is empty."""
+    for task_no in list(desk.in_hand):
+        job = desk.take_back(task_no, monotonic())
+        assert job is not None, "it was just listed"
+        life.in_hand[task_no] = job

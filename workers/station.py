@@ -1,0 +1,135 @@
+"""The executor's side of its device: arenas pinned, every run waited for and checked before anything is answered.
+
+An error in a GPU is reported late, to whoever asks next. So the end of each task asks, and a context that is broken
+ends its process there and then: nothing that it computed is ever sent. What an error ends stands in
+`workers/cuda/faults.py`. On a processor all of this does nothing. Read `workers/executor.py` for who calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import numpy as np
+
+from fabric.errors import Fate, ModelFailed, OverspillError, ResourceExhausted
+from workers.backends.pools import trim_pools
+from workers.cuda.faults import CudaClass, read_faults
+from workers.cuda.pinning import Pins
+from workers.device import CODE_OUT_OF_MEMORY, DeviceError, open_device
+from workers.handover import Control, encode_control
+from workers.inject import Injector, read_injections
+
+if TYPE_CHECKING:
+    from fabric.frame import RequestFrame
+    from fabric.memory.arena import Arena
+    from workers.child import Settings
+
+HEAVY_LIBRARIES: Final = ("cupy", "torch", "onnxruntime", "tensorrt", "numba", "scipy")
+"""Libraries whose import takes long enough that a standby should have done it: 0.3 to 3 s each were seen."""
+
+
+BROKEN_EXIT: Final = 70
+"""The exit code of an executor whose device is broken; its node was told the number of the error before."""
+
+
+class BrokenDevice(Exception):
+    """The context is broken: the process must answer nothing more and end. `code` is CUDA's number."""
+
+    def __init__(self, error: DeviceError) -> None:
+        super().__init__(str(error))
+        self.code = error.code
+
+    def leave(self, node_fd: int) -> NoReturn:
+        """Tells the node and ends this process at once, with no clean-up: every call into a broken context fails, and
+        some wait first."""
+        with socket.socket(fileno=os.dup(node_fd)) as node:
+            node.send(encode_control(Control("fault", self.code)))
+        sys.stderr.write(f"executor {os.getpid()}: {self}\n")
+        sys.stderr.flush()
+        os._exit(BROKEN_EXIT)
+
+
+class Station:  # mutable: owns the device's context and what is pinned
+    """One executor's device. Raises BrokenDevice when the device cannot be opened or fails its probe, MissingDependency
+    where there is no driver."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._book = read_faults(settings.faults)
+        try:
+            self._device = open_device(settings.device)
+            if self._device is not None:
+                self._device.probe()
+        except DeviceError as error:
+            raise BrokenDevice(error) from None
+        self._pins = Pins(self._device, settings.pinned_bytes_max) if self._device is not None else None
+        injections = read_injections(settings.inject)
+        self._injector = Injector(injections, settings.generation, self._device) if injections else None
+
+    def adopt(self, tenant_no: int, arena: Arena) -> None:
+        """A tenant's arena is mapped."""
+        if self._pins is not None:
+            address = np.frombuffer(arena.view, np.uint8).ctypes.data
+            self._pins.adopt(tenant_no, address, arena.nbytes)
+
+    def forget(self, tenant_no: int) -> None:
+        """A tenant is gone, and its arena is about to be unmapped. Raises BrokenDevice."""
+        if self._pins is not None:
+            try:
+                self._pins.forget(tenant_no)
+            except DeviceError as error:
+                self._judge(error)
+
+    def begin(self, tenant_no: int, request: RequestFrame) -> None:
+        """A request is about to run. Raises BrokenDevice, ResourceExhausted or ModelFailed."""
+        try:
+            if self._pins is not None:
+                if request.body_bytes:
+                    self._pins.need(tenant_no, request.body_offset, request.body_bytes)
+                if request.reply_capacity:
+                    self._pins.need(tenant_no, request.reply_offset, request.reply_capacity)
+            if self._injector is not None:
+                self._injector.before(request.model)
+        except DeviceError as error:
+            raise self._judge(error) from error
+
+    def end(self) -> None:
+        """A model's code is over, well or not: nothing may be answered before this has returned. Raises BrokenDevice;
+        ResourceExhausted or ModelFailed for an error that ends the request only."""
+        if self._device is None:
+            return
+        try:
+            self._device.settle()
+        except DeviceError as error:
+            raise self._judge(error) from error
+
+    def make_room(self) -> None:
+        """A request found no memory: what libraries keep for later is given back, so that the next one that fits may
+        run."""
+        if self._device is not None:
+            trim_pools()
+
+    def prepare(self, libraries: tuple[str, ...]) -> None:
+        """Imports what the models will import, ahead of time; one that cannot be is left to the model that wants it."""
+        for name in libraries:
+            if name in HEAVY_LIBRARIES:
+                try:
+                    import_module(name)
+                except Exception:  # noqa: BLE001, S112 - whatever it raises, the model's own import tells better
+                    continue
+
+    def libraries(self) -> tuple[str, ...]:
+        """The heavy libraries that models have imported."""
+        return tuple(name for name in HEAVY_LIBRARIES if name in sys.modules)
+
+    def _judge(self, error: DeviceError) -> OverspillError:
+        """The request's error. Raises BrokenDevice for one that ends the context."""
+        if self._book.of_cuda(error.code) is CudaClass.FATAL:
+            raise BrokenDevice(error) from None
+        name = self._book.name(error.code)
+        if error.code == CODE_OUT_OF_MEMORY:
+            return ResourceExhausted(f"the GPU is {name}; send less at once, or use another node", Fate.RAN)
+        return ModelFailed(f"the GPU refused a call of the model: error {error.code} ({name}); look at its code")
