@@ -57,6 +57,7 @@ class Facts:  # mutable: remembers log settings
             "log_format": "default",
         }  # fmt: skip
         self.name = name
+        self.draining = False
         try:
             self.version = version("overspill")
         except PackageNotFoundError:  # run from a checkout that was never installed
@@ -66,11 +67,11 @@ class Facts:  # mutable: remembers log settings
 
     def ready(self) -> bool:
         """Whether the server takes requests."""
-        return self._engine.ready
+        return self._engine.ready and not self.draining
 
     def model_ready(self, name: str, version: str) -> bool:
         """Whether a model takes requests. Raises NOT_FOUND for one that is not there."""
-        return self._engine.ready and self._door.model(name, version, ready=False).ready
+        return self.ready() and self._door.model(name, version, ready=False).ready
 
     async def metadata(self, name: str, version: str) -> tuple[Model, tuple[str, ...]]:
         """A model as it is now, and all its versions that serve. Raises NOT_FOUND or UNAVAILABLE."""

@@ -43,7 +43,7 @@ def exposition(families: Iterable[Family]) -> bytes:
         lines += (f"# HELP {family.name} {family.tells}", f"# TYPE {family.name} {family.kind}")
         for labels, value in family.samples:
             told = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-            number = repr(int(value)) if float(value).is_integer() else repr(float(value))
+            number = repr(int(value)) if float(value).is_integer() else repr(float(value)).replace("inf", "+Inf")
             lines.append(f"{family.name}{{{told}}} {number}" if told else f"{family.name} {number}")
     return ("\n".join(lines) + "\n").encode()
 

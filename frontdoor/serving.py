@@ -84,7 +84,8 @@ class FrontDoor:  # mutable: open, then closed
         await web.SockSite(self._http, sock, ssl_context=context).start()
 
     def drain(self) -> None:
-        """The engine takes no more: health says so at once."""
+        """Not ready from now on, whatever the engine says; calls are still answered."""
+        self._facts.draining = True
         self._health.changed()
 
     async def stop(self, grace_s: float | None = None) -> None:

@@ -11,9 +11,12 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from fabric.errors import OverspillError
+from fabric.layout import layout_of
+from fabric.message import Body
 from router.client import CONNECT_TIMEOUT_S, lease_inputs
 from router.dispatch import Attempt
 from router.hints import check_hint
+from router.inputs import check
 from router.mapping import map_batch_async
 from router.opening import Opened, open_router
 from router.prepared import AsyncPrepared
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from types import TracebackType
 
+    from fabric.layout import TensorSpec
     from fabric.transport import Answer
     from router.config import RouterConfig
     from router.core import Core, Life
@@ -73,6 +77,21 @@ class AsyncRouter:
     def prepare(self, model: str, rows: int | None = None, **dims: tuple[int, ...] | Resident) -> AsyncPrepared:
         """Leases the inputs that the model declares, as `Router.prepare` does."""
         return AsyncPrepared(lease_inputs(self._core, model, rows, dims), self._send)
+
+    def stage(self, model: str, specs: tuple[TensorSpec, ...]) -> Body:
+        """Memory for inputs that the caller has as bytes, laid out as `specs` say (BYTES in their serialised form): to
+        be written, sent by `send`, and its lease released. Raises what `infer` raises before it sends."""
+        core = self._core
+        core.check_usable()
+        facts = core.offer(model).facts
+        if facts is not None:
+            check(facts, specs)
+        layout = layout_of(specs)
+        return Body(layout, core.staging.lease(layout.body_bytes))
+
+    async def send(self, model: str, body: Body, *, timeout_s: float, priority: int = 0) -> Reply:
+        """Sends what was staged, uncopied; takes and raises what `infer` does."""
+        return await self._send(model, body, timeout_s, priority)
 
     async def _send(self, model: str, body: Staged, timeout_s: float, priority: int) -> Reply:
         core = self._core

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from fabric.layout import TensorSpec
     from fabric.transport import Answer
     from router.dispatch import Attempt
 
@@ -90,6 +91,16 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
         if self._trace is None:
             self._trace = self._make_trace()
         return self._trace
+
+    def parts(self) -> tuple[tuple[TensorSpec, memoryview], ...]:
+        """Each output's spec and its bytes, read-only and uncopied: BYTES stay in their serialised form. For whoever
+        passes them on; no view may be read after `close`."""
+        memory, layout = self._memory, self._layout
+        if memory is None:
+            raise InvalidArgument("the reply was closed; read its outputs before that")
+        view = (memory.view if isinstance(memory, Lease) else memoryview(memory)).toreadonly()
+        places = zip(layout.specs, layout.offsets, strict=True)
+        return tuple((spec, view[offset : offset + spec.nbytes]) for spec, offset in places)
 
     def close(self) -> None:
         """Lets go of the outputs. Their memory goes back now, or when the last array that was taken from it is gone."""

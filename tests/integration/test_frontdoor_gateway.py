@@ -1,0 +1,162 @@
+"""`overspill gateway`: stock clients over a router and two nodes, one of which is killed under load."""
+
+from __future__ import annotations
+
+import queue
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, shared_memory
+
+from tests.integration.frontdoors import ECHO, ROUGH, SLEEP, config, grpc_client
+from tests.integration.nodes import IDEMPOTENT, ROOT, RunningNode, running_node, wait_until, write_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway's process, where it listens, and the nodes behind it."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    http: str
+    nodes: tuple[RunningNode, ...]
+
+
+def given(array: np.ndarray[Any, Any], dtype: str = "FP32", name: str = "x") -> Any:
+    tensor = triton.InferInput(name, array.shape, dtype)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+@contextmanager
+def running_gateway(folder: Path, nodes: int) -> Iterator[Gateway]:
+    """Nodes of one registry, and a gateway over them that is ready."""
+    models, registry = folder / "models", f"dir:{folder / 'registry'}"
+    for dtype in ("FP32", "BF16", "BYTES"):
+        write_model(models, f"echo_{dtype}", ECHO, config({"x": "-1"}, {"y": "-1"}, dtype, IDEMPOTENT))
+    write_model(models, "rough", ROUGH, config({"x": "-1"}, {"y": "-1"}, "INT64", IDEMPOTENT))
+    write_model(models, "broken", "raise ImportError('no such card')", config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    with ExitStack() as stack:
+        found = []
+        for number in range(nodes):
+            own = folder / f"node {number}"
+            own.mkdir()
+            words = ("--registry", registry, "--node-id", f"n{number}")
+            found.append(stack.enter_context(running_node(own, models, *words)))
+        command = [sys.executable, "-m", "overspill", "gateway", "--registry", registry, "--listen", "0"]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline().decode()
+            ports = re.search(r"gRPC on (\S+), HTTP and metrics on port (\d+)", line)
+            assert ports is not None, line
+            yield Gateway(process, ports[1], f"127.0.0.1:{ports[2]}", tuple(found))
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("gateway"), 2) as gateway:
+        yield gateway
+
+
+def code(call: Any) -> str:
+    with pytest.raises(InferenceServerException) as raised:
+        call()
+    return str(raised.value.status()).removeprefix("StatusCode.")
+
+
+def test_models_of_the_registry_are_served(gateway: Gateway) -> None:
+    with grpc_client(gateway.address) as client:
+        assert client.is_server_ready()
+        assert client.is_model_ready("echo_FP32")
+        states = {model.name: model for model in client.get_model_repository_index().models}
+        assert (states["echo_FP32"].state, states["broken"].state) == ("READY", "UNAVAILABLE")
+        assert "no such card" in states["broken"].reason
+        assert client.get_model_metadata("echo_FP32").inputs[0].datatype == "FP32"
+        assert client.get_model_config("echo_BYTES").config.input[0].data_type == 13
+        before = client.get_inference_statistics("echo_FP32").model_stats[0].inference_count
+        for dtype, array in (
+            ("FP32", np.arange(40_000, dtype=np.float32)),
+            ("BF16", np.array([1.5, -2.0], ml_dtypes.bfloat16)),
+            ("BYTES", np.array([b"", b"abc"], object)),
+            ("FP32", np.empty(0, np.float32)),
+        ):
+            answer = client.infer(f"echo_{dtype}", [given(array, dtype)])
+            if array.size:
+                np.testing.assert_array_equal(answer.as_numpy("y"), array)
+        after = client.get_inference_statistics("echo_FP32").model_stats[0]
+        assert after.inference_count - before == 2
+        assert after.inference_stats.compute_infer.ns > 0
+
+
+def test_errors_have_the_same_codes_as_at_a_node(gateway: Gateway) -> None:
+    x = given(np.ones(2, np.float32))
+    with grpc_client(gateway.address) as client:
+        assert code(lambda: client.infer("nobody", [x])) == "NOT_FOUND"
+        assert code(lambda: client.infer("broken", [x])) == "UNAVAILABLE"
+        assert code(lambda: client.infer("echo_FP32", [given(np.ones((2, 2), np.float32))])) == "INVALID_ARGUMENT"
+        assert code(lambda: client.infer("echo_FP32", [given(np.ones(2, np.float32), name="z")])) == "INVALID_ARGUMENT"
+        assert code(lambda: client.load_model("echo_FP32")) == "UNAVAILABLE"
+        late = given(np.array([SLEEP, 300]), "INT64")
+        assert code(lambda: client.infer("rough", [late], client_timeout=0.1)) == "DEADLINE_EXCEEDED"
+
+
+def test_shared_memory_and_metrics_are_the_same(gateway: Gateway) -> None:
+    x = np.arange(50_000, dtype=np.float32)
+    handle = shared_memory.create_shared_memory_region("both", "/osp_test_gateway", 2 * x.nbytes)
+    try:
+        shared_memory.set_shared_memory_region(handle, [x])
+        with grpc_client(gateway.address) as client:
+            client.register_system_shared_memory("both", "/osp_test_gateway", 2 * x.nbytes)
+            tensor, output = triton.InferInput("x", x.shape, "FP32"), triton.InferRequestedOutput("y")
+            tensor.set_shared_memory("both", x.nbytes)
+            output.set_shared_memory("both", x.nbytes, x.nbytes)
+            client.infer("echo_FP32", [tensor], outputs=[output])
+            client.unregister_system_shared_memory()
+        found = shared_memory.get_contents_as_numpy(handle, np.float32, list(x.shape), offset=x.nbytes)
+        np.testing.assert_array_equal(found, x)
+        del found
+    finally:
+        shared_memory.destroy_shared_memory_region(handle)
+    with urllib.request.urlopen(f"http://{gateway.http}/metrics", timeout=20) as answer:
+        page = answer.read().decode()
+    assert 'nv_inference_request_success{model="echo_FP32",version="1"}' in page
+    assert "overspill_workers 2" in page
+
+
+@pytest.mark.leaks("killed nodes leave their runtime folders, which the next node sweeps")
+def test_a_node_killed_under_load_loses_no_request(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, 2) as gateway, grpc_client(gateway.address) as client:
+        answers: queue.Queue[Any] = queue.Queue()
+        for number in range(60):
+            words = given(np.array([SLEEP, 20 + number % 3]), "INT64")
+            client.async_infer("rough", [words], lambda result, error: answers.put((result, error)))
+        wait_until(lambda: len(gateway.nodes[0].ran()) + len(gateway.nodes[1].ran()) >= 6)
+        gateway.nodes[0].process.kill()
+        for _ in range(60):
+            result, error = answers.get(timeout=60)
+            assert error is None, error
+            assert result.as_numpy("y")[0] == SLEEP
+        # The last node's end is seen too: by links at once, and told by health.
+        gateway.nodes[1].process.kill()
+        wait_until(lambda: not client.is_server_ready())
+        assert code(lambda: client.infer("rough", [words])) == "UNAVAILABLE"
