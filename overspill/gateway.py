@@ -121,7 +121,9 @@ class RouterEngine:  # mutable: what the registry said, and figures
         """Never: models are loaded at their nodes."""
         await self.load(name, "")
 
-    async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> RouterStaged:  # noqa: ARG002
+    async def stage(
+        self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline,  # noqa: ARG002 - the contract's
+    ) -> RouterStaged:  # fmt: skip
         """Memory in the arena of the nearest node, or the router's own."""
         return RouterStaged(self._router, model.name, self._router.stage(model.name, specs), self.tally(model))
 

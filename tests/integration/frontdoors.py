@@ -7,11 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException, shared_memory
+
 from tests.integration.nodes import RunningNode, running_node, wait_until, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import numpy as np
 
 ECHO = """
 class Model:
@@ -38,6 +45,8 @@ class Model:
 OK, KILL, SLEEP, RAISE = 0, 1, 4, 6
 MESSAGE_BYTES = 4 << 20
 """The limit of the shared node."""
+REGION = 1 << 20
+"""Bytes of a test's region, where the test needs no other number."""
 DTYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
     "BYTES",
@@ -108,8 +117,6 @@ def running_front(folder: Path, models: Path, *words: str) -> Iterator[Front]:
 @contextmanager
 def grpc_client(address: str) -> Iterator[Any]:
     """A stock client for gRPC."""
-    import tritonclient.grpc as triton
-
     client = triton.InferenceServerClient(address)
     try:
         yield client
@@ -120,10 +127,48 @@ def grpc_client(address: str) -> Iterator[Any]:
 @contextmanager
 def http_client(address: str) -> Iterator[Any]:
     """A stock client for HTTP."""
-    import tritonclient.http as triton
-
-    client = triton.InferenceServerClient(address)
+    client = triton_http.InferenceServerClient(address)
     try:
         yield client
     finally:
         client.close()
+
+
+@contextmanager
+def region(client: Any, name: str, nbytes: int = REGION) -> Iterator[Any]:
+    """Shared memory, made and registered as stock clients do."""
+    handle = shared_memory.create_shared_memory_region(name, f"/osp_test_{name}", nbytes)
+    try:
+        client.register_system_shared_memory(name, f"/osp_test_{name}", nbytes)
+        yield handle
+        client.unregister_system_shared_memory(name)
+    finally:
+        shared_memory.destroy_shared_memory_region(handle)
+
+
+def given(name: str, array: np.ndarray[Any, Any], dtype: str = "FP32") -> Any:
+    """An input that travels in the message."""
+    tensor = triton.InferInput(name, array.shape, dtype)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def lies(name: str, shape: list[int], dtype: str, where: str, nbytes: int, offset: int = 0) -> Any:
+    """An input in shared memory."""
+    tensor = triton.InferInput(name, shape, dtype)
+    tensor.set_shared_memory(where, nbytes, offset)
+    return tensor
+
+
+def goes(name: str, where: str, nbytes: int, offset: int = 0) -> Any:
+    """An output that goes there."""
+    output = triton.InferRequestedOutput(name)
+    output.set_shared_memory(where, nbytes, offset)
+    return output
+
+
+def code(call: Any) -> str:
+    """The code that a call fails with."""
+    with pytest.raises(InferenceServerException) as raised:
+        call()
+    return str(raised.value.status()).removeprefix("StatusCode.")

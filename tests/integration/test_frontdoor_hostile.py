@@ -1,0 +1,209 @@
+"""Hostile and unlucky users of shared memory: truncation at any moment, leaks, killed clients, strangers."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import shared_memory
+
+from tests.integration.frontdoors import REGION, SLEEP, Front, code, given, goes, grpc_client, lies, region
+from tests.integration.nodes import ROOT, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLIENT = """
+import sys, time
+import tritonclient.grpc as triton
+from tritonclient.utils import shared_memory
+client = triton.InferenceServerClient(sys.argv[1])
+handles = [shared_memory.create_shared_memory_region(f"r{n}", f"/osp_killed_{n}", 4096) for n in range(50)]
+for n in range(50):
+    client.register_system_shared_memory(f"killed {n}", f"/osp_killed_{n}", 4096)
+print("registered", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def client(front: Front) -> Iterator[Any]:
+    with grpc_client(front.grpc) as client:
+        yield client
+        client.unregister_system_shared_memory()
+
+
+def test_failed_registrations_leave_nothing_open(front: Front, client: Any) -> None:
+    def open_files() -> int:
+        return len(list(Path(f"/proc/{front.pid}/fd").iterdir()))
+
+    with region(client, "one", 4096):
+        before = open_files()
+        for number in range(250):
+            for call in (
+                ("one", "/osp_test_one", 4096),
+                ("two", f"/osp_test_none_{number}", 4096),
+                ("two", "/osp_test_one", 8192),
+                ("two", "/osp_test_one", 64, 2**63),
+            ):
+                code(lambda call=call: client.register_system_shared_memory(*call))
+        assert open_files() <= before + 2
+
+
+def truncating(front: Front, client: Any, rounds: int) -> None:
+    """A client that truncates its memory before, during and after requests, beside a neighbour that goes on."""
+    pids = [front.pid, *front.node.children("workers.executor")]
+    x = np.ones(REGION // 8, np.float32)
+    path = "/dev/shm/osp_test_cut"
+    with region(client, "cut") as cut, grpc_client(front.grpc) as neighbour:
+        inputs = [lies("x", [len(x)], "FP32", "cut", x.nbytes)]
+        outputs = [goes("y", "cut", x.nbytes, x.nbytes)]
+        for number in range(rounds):
+            shared_memory.set_shared_memory_region(cut, [x])
+            answers: queue.Queue[Any] = queue.Queue()
+            if number % 3:
+                client.async_infer(
+                    "echo_FP32", inputs, lambda result, error, a=answers: a.put((result, error)), outputs=outputs
+                )
+                time.sleep((number % 7) * 1e-4)
+                os.truncate(path, 0)
+                _, error = answers.get(timeout=30)
+                assert error is None or "INVALID_ARGUMENT" in str(error.status()), error
+            os.truncate(path, 0)
+            assert code(lambda: client.infer("echo_FP32", inputs, outputs=outputs)) == "INVALID_ARGUMENT"
+            os.truncate(path, REGION)
+            if not number % 10:
+                np.testing.assert_array_equal(neighbour.infer("echo_FP32", [given("x", x)]).as_numpy("y"), x)
+        assert Path(path).stat().st_size == REGION, "a write never makes memory longer that was cut"
+    assert [front.pid, *front.node.children("workers.executor")] == pids
+
+
+def test_truncated_memory_spoils_that_request_only(front: Front, client: Any) -> None:
+    truncating(front, client, 30)
+
+
+@pytest.mark.long
+def test_truncated_memory_a_thousand_times(front: Front, client: Any) -> None:
+    truncating(front, client, 1000)
+
+
+def test_a_region_may_go_while_a_hundred_requests_use_it(front: Front, client: Any) -> None:
+    x = np.arange(1000, dtype=np.float32)
+    answers: queue.Queue[Any] = queue.Queue()
+    with region(client, "busy") as busy:
+        shared_memory.set_shared_memory_region(busy, [x])
+        client.async_infer(
+            "rough", [given("x", np.array([SLEEP, 100]), "INT64")], lambda result, error: answers.put((None, error))
+        )
+        for _ in range(100):
+            client.async_infer(
+                "echo_FP32",
+                [lies("x", [1000], "FP32", "busy", 4000)],
+                lambda result, error: answers.put((result, error)),
+            )
+        client.unregister_system_shared_memory("busy")
+        done = [answers.get(timeout=30) for _ in range(101)]
+        for result, error in done:
+            if error is None and result is not None:
+                np.testing.assert_array_equal(result.as_numpy("y"), x)
+            assert error is None or "NOT_FOUND" in str(error.status()), error
+    links = [str(path.readlink()) for path in Path(f"/proc/{front.pid}/fd").iterdir() if path.is_symlink()]
+    assert not any("osp_test_busy" in link for link in links), "it is closed after the last"
+
+
+def test_a_killed_client_leaves_no_region_and_no_neighbour_suffers(front: Front, client: Any) -> None:
+    with region(client, "mine", 4096):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, front.grpc], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"registered\n"
+            # One user's clients may use each other's regions, as with Triton.
+            assert len(client.get_system_shared_memory_status().regions) == 51
+            client.unregister_system_shared_memory()  # of this client only
+            client.register_system_shared_memory("mine", "/osp_test_mine", 4096)
+            assert len(client.get_system_shared_memory_status().regions) == 51
+            process.send_signal(signal.SIGKILL)
+            began = time.monotonic()
+            wait_until(lambda: len(client.get_system_shared_memory_status().regions) == 1, 20)
+            assert time.monotonic() - began < 5.0
+        finally:
+            process.kill()
+            process.communicate()
+            for number in range(50):
+                Path(f"/dev/shm/osp_killed_{number}").unlink(missing_ok=True)
+        assert list(client.get_system_shared_memory_status().regions) == ["mine"]
+
+
+STRANGER = """
+import os, sys
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+os.setgid(65534); os.setuid(65534)  # after the imports: another user may not be able to read the environment
+client = triton.InferenceServerClient(sys.argv[1])
+fd = os.open("/dev/shm/osp_test_strangers", os.O_CREAT | os.O_RDWR, 0o600)
+os.ftruncate(fd, 4096)
+try:
+    client.register_system_shared_memory("theirs", "/osp_test_private", 4096)
+except InferenceServerException as error:
+    print(error.status())
+client.register_system_shared_memory("private", "/osp_test_strangers", 4096)
+print(list(client.get_system_shared_memory_status().regions))
+client.unregister_system_shared_memory()
+os.unlink("/dev/shm/osp_test_strangers")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
+def test_another_user_reaches_only_what_the_system_lets_it(front: Front, client: Any) -> None:
+    with region(client, "private", 4096):
+        Path("/dev/shm/osp_test_private").chmod(0o600)
+        found = subprocess.run(
+            [sys.executable, "-c", STRANGER, front.grpc],
+            cwd="/",
+            capture_output=True,
+            timeout=60,
+            text=True,
+            check=False,
+        )
+        assert found.stdout.splitlines() == ["StatusCode.INTERNAL", "['private']"], found.stderr
+        assert list(client.get_system_shared_memory_status().regions) == ["private"]
+
+
+FULL = """
+import os, subprocess, sys
+from pathlib import Path
+from frontdoor.clients import Owner
+from frontdoor.failures import Refusal
+from frontdoor.regions import Regions
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
+(folder / "key").touch()
+os.truncate(folder / "key", 1 << 20)
+owner = Owner("uid 0", 0, None, ("127.0.0.1", 1))
+regions = Regions(folder=folder)
+regions.register(owner, "r", "/key", 0, 1 << 20)
+try:
+    regions.find(owner, "r").write_from(0, memoryview(bytes(1 << 20)))
+except Refusal as error:
+    print(error.status.name, error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to mount a small file system")
+def test_memory_that_the_system_cannot_give_is_no_bus_error(tmp_path: Path) -> None:
+    """A client sized its memory beyond what /dev/shm has: the first write finds out, and the process lives."""
+    command = ["unshare", "--mount", sys.executable, "-c", FULL, str(tmp_path)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, text=True, check=False)
+    if found.returncode == 1 and ("unshare" in found.stderr or "mount" in found.stderr):
+        pytest.skip(f"mounts are not allowed here: {found.stderr.splitlines()[-1]}")
+    assert found.stdout.startswith("RESOURCE_EXHAUSTED"), found.stderr
