@@ -75,7 +75,17 @@ $(STAMP):
 	echo "setup: ready in $$((SECONDS - start)) s ($$($(PY) --version))"
 
 test: $(STAMP)  ## the short forms of all tests, in stages; stops after the first stage that fails
-	@$(PY) -m pytest -m 'not long and not hw' $(ARGS)
+	@short=($(PY) -m pytest -m 'not long and not hw')
+	if [ -n "$(ARGS)" ]; then exec "$${short[@]}" $(ARGS); fi
+	"$${short[@]}" --ignore tests/integration --ignore tests/softroce
+	# Both of these wait for others most of the time, so they run beside each other.
+	mkdir -p .cache
+	code=0
+	"$${short[@]}" tests/softroce >.cache/softroce.log 2>&1 &
+	"$${short[@]}" tests/integration || code=$$?
+	wait $$! || code=$$?
+	cat .cache/softroce.log
+	exit $$code
 
 test-long: $(STAMP)  ## the long forms; run again after an interruption, it goes on where it stopped
 	@$(PY) -m pytest -m 'long and not hw' --resume --timeout 1800 $(ARGS)
