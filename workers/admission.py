@@ -10,100 +10,28 @@ when it has little left to do. This module never sends and never reads a clock. 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING, Final
 
-from fabric.errors import DeadlineExceeded, Draining, Fate, InvalidArgument, ModelBroken, QueueFull, UnknownModel
-from fabric.frame import NO_SLOT
+from fabric.errors import DeadlineExceeded, Draining, Fate, ModelBroken, QueueFull, UnknownModel
 from fabric.resident import any_refs
+from workers.batching import BatchLine, in_order
+from workers.expiry import Expiry
 from workers.job import Job, JobState
+from workers.placement import batch_desk, best_desk
 from workers.resident import Residents
-from workers.speed import ModelSpeed
-from workers.statistics import REJECTED, ModelTally
+from workers.statistics import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fabric.frame import RequestFrame
-
-NODE_QUEUE_MAX: Final = 4096
-"""Waiting requests of all models together: at the small end of 100 us each, 0.4 s of work."""
-DEFAULT_LEVEL: Final = 128
-"""Where a request of priority 0 (not given) stands. As in Triton 1 is the highest; 255 is the lowest here."""
-SLOT_ALIGN: Final = 64
-"""Bodies and replies start at such a multiple, so that the tensors in them do too."""
-IN_HAND_MAX: Final = 8
-IN_HAND_WORK_US: Final = 1000
-"""An executor gets another task while it has less than this to do: enough that it never waits for the node's loop
-(about 100 us when the machine is busy), little enough that a cancel or an urgent request finds the queue here."""
-IN_HAND_STALE_S: Final = 0.005
-"""An executor that has ended nothing for so long gets no more, whatever was estimated: it is at something slow, and
-what is put behind that can neither be cancelled nor go to another one."""
+    from workers.batchconfig import Batching
+    from workers.desks import ExecutorDesk, ModelQueue
 
 _SPARE: Final = 64
 """So many entries of jobs that left early are not worth a look at all of them."""
-RESENDS_MAX: Final = 64
-"""Kept replies that wait for one executor to send them again: they stand in no queue, so their number is bounded."""
-
-
-class ModelQueue:  # mutable: counts what waits
-    """One model's place in the node: its bound, its speed, what it has done, and why it is refused, if it is."""
-
-    __slots__ = ("execution_timeout_s", "idempotent", "name", "queue_max", "refused", "speed", "tally", "waiting")
-
-    def __init__(self, name: str, queue_max: int, execution_timeout_s: float | None, *, idempotent: bool) -> None:
-        self.name = name
-        self.queue_max = queue_max
-        self.execution_timeout_s = execution_timeout_s
-        self.idempotent = idempotent
-        self.speed = ModelSpeed()
-        self.tally = ModelTally("")
-        self.waiting = 0
-        self.refused = ""
-
-
-class ExecutorDesk:  # mutable: what one executor has in hand
-    """An executor as admission sees it: whether it takes work, and the tasks in its hands, oldest first."""
-
-    __slots__ = ("in_hand", "moved_s", "number", "open", "work_us")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.open = False
-        self.in_hand: dict[int, Job] = {}
-        self.work_us = 0
-        self.moved_s = 0.0
-        """When it ended a task, or got one while it had none."""
-
-    @property
-    def resends(self) -> int:
-        """Kept replies among its tasks."""
-        return sum(job.resend for job in self.in_hand.values())
-
-    def has_room(self, now: float) -> bool:
-        """Whether it may get another task now."""
-        if not self.open or not self.in_hand:
-            return self.open
-        little = self.work_us < IN_HAND_WORK_US and len(self.in_hand) < IN_HAND_MAX
-        return little and now - self.moved_s < IN_HAND_STALE_S
-
-    def give(self, task_no: int, job: Job, now: float) -> None:
-        """A task goes to it."""
-        job.state = JobState.HANDED_OVER
-        if not self.in_hand:
-            self.moved_s = now
-        self.in_hand[task_no] = job
-        self.work_us += job.work_us
-
-    def take_back(self, task_no: int, now: float) -> Job | None:
-        """A task is no longer with it; None for one that never was."""
-        job = self.in_hand.pop(task_no, None)
-        if job is not None:
-            self.work_us -= job.work_us
-            self.moved_s = now
-        return job
-
-    def __repr__(self) -> str:
-        return f"<ExecutorDesk {self.number} {'open' if self.open else 'shut'}, {len(self.in_hand)} in hand>"
+LOOK_AGAIN_S: Final = 0.005
+"""After it was found better to wait for a busy executor than to take an idle one."""
 
 
 class Admission:  # mutable: the node's queue
@@ -122,11 +50,15 @@ class Admission:  # mutable: the node's queue
         """Work queued and in hand, by estimate."""
         self._queue_max = queue_max
         self._waiting = 0
+        self._queued_us = 0
         self._order = 0
-        self._entered = 0
+        self._lined: dict[str, ModelQueue] = {}  # models with jobs in a line of their own
+        self._in_lines = 0
+        self._again_s = 0.0
+        self._fed_s = 0.0
         # Entries of jobs that left early stay until they come up or are half of the heap.
         self._line: list[tuple[int, int, Job]] = []
-        self._expiry: list[tuple[float, int, Job]] = []
+        self._expiry = Expiry()
 
     @property
     def waiting(self) -> int:
@@ -153,13 +85,19 @@ class Admission:  # mutable: the node's queue
         """
         if job.deadline_s <= now:
             raise DeadlineExceeded("the time was over when the request arrived; give it more", Fate.NEVER_RAN)
-        desk = None if self._waiting else self.free_desk(now)
-        if desk is None:
+        job.work_us = job.model.speed.estimate_us(job.body_bytes)
+        ticket = job.ticket
+        desk = None
+        if ticket is not None:
+            self._check_room(job.model, full=not ticket.alone and ticket.line.is_full(job.level))
+            timeout_us = ticket.line.config.policy_of(job.level).timeout_us
+            ticket.expires_s = job.arrived_s + timeout_us / 1e6 if timeout_us else inf
+        elif self._waiting > self._in_lines or (desk := self._desk_for(job, now)) is None:
             self._check_room(job.model)
         if any_refs(descriptors):
             job.uses = self.residents.claim(descriptors)
             job.body_bytes += sum(use.kept.nbytes for use in job.uses if not use.fills)  # it reads them all the same
-        job.work_us = job.model.speed.estimate_us(job.body_bytes)
+            job.work_us = job.model.speed.estimate_us(job.body_bytes)
         self._order += 1
         job.order = self._order
         if desk is None:
@@ -167,36 +105,70 @@ class Admission:  # mutable: the node's queue
         self.outstanding_us += job.work_us
         return desk
 
-    def free_desk(self, now: float) -> ExecutorDesk | None:
-        """The executor with the least work among those that may get a task."""
-        best: ExecutorDesk | None = None
-        for desk in self.desks:
-            if desk.has_room(now) and (best is None or desk.work_us < best.work_us):
-                best = desk
-        return best
+    def next_work(self, now: float) -> tuple[ExecutorDesk, list[Job]] | None:
+        """What runs next, and where; the jobs leave the queue. None where nothing waits that could run now. Expired
+        ones are left for `expire`."""
+        self._again_s = 0.0
+        job = self._first(now)
+        if self._lined:
+            self._fed_s = now
+            return self._next_of_lines(job, now)
+        if job is None:
+            return None
+        desk = self._desk_for(job, now)
+        if desk is None:
+            return None
+        heappop(self._line)
+        self._leave(job)
+        return desk, [job]
 
-    def next_job(self, now: float) -> Job | None:
-        """The waiting job that runs next; expired ones are left for `expire`."""
-        while self._line:
-            _, _, job = heappop(self._line)
-            if job.state is JobState.QUEUED and job.deadline_s > now:
-                self._leave(job)
-                return job
-        return None
+    def reline(self, model: ModelQueue, batching: Batching | None) -> None:
+        """From now on a model's requests wait so; those that wait already move."""
+        old = model.line
+        if (old.config if old is not None else None) == batching:
+            return
+        jobs = [job for job in self.waiting_jobs() if job.model is model]
+        for job in jobs:
+            self._leave(job)
+        model.line = BatchLine(batching) if batching is not None else None
+        for job in jobs:
+            job.state = JobState.QUEUED
+            job.ticket = None  # their descriptors were read for the old line; they run by themselves
+            self._enter(job)
 
-    def put_back(self, job: Job) -> None:
-        """A job that an executor had in hand and never began waits again, at its old place, whatever the bounds."""
+    def put_back(self, job: Job, *, alone: bool = False) -> None:
+        """A job that an executor had in hand waits again, at its old place, whatever the bounds. It runs `alone` where
+        it ran in a batch that its executor died of."""
         job.state = JobState.QUEUED
+        self._landed(job)
+        if alone:
+            assert job.ticket is not None, "it ran in a batch"
+            job.ticket.alone = job.ticket.died_with_others = True
         self._enter(job)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether `next_due_s` may have something to say."""
+        return bool(self._lined) or self._again_s > 0
 
     def withdraw(self, job: Job) -> None:
         """A waiting job is given up."""
         assert job.state is JobState.QUEUED, f"not waiting: {job}"
         self._leave(job)
-        self.over(job)
+        self._end(job)
 
     def over(self, job: Job) -> None:
-        """A job has come to its end, whichever."""
+        """A job that an executor had has come to its end, whichever."""
+        self._landed(job)
+        self._end(job)
+
+    def _landed(self, job: Job) -> None:
+        ticket = job.ticket
+        if ticket is not None and not ticket.alone:
+            ticket.line.in_flight -= 1
+            ticket.mates = []
+
+    def _end(self, job: Job) -> None:
         job.state = JobState.OVER
         if job.uses:
             self.residents.ended(job.uses)
@@ -204,77 +176,115 @@ class Admission:  # mutable: the node's queue
         self.outstanding_us -= job.work_us
 
     def expire(self, now: float) -> list[Job]:
-        """Withdraws the waiting jobs whose time is over."""
-        late = []
-        while self._expiry and self._expiry[0][0] <= now:
-            _, _, job = heappop(self._expiry)
-            if job.state is not JobState.QUEUED:
-                continue
-            if job.deadline_s > now:  # somebody more patient asked for the same
-                self._await_expiry(job)
-            else:
-                self.withdraw(job)
-                late.append(job)
+        """Withdraws the waiting jobs whose time is over, be it their own or what their model grants."""
+        late = self._expiry.take(now)
+        for job in late:
+            self.withdraw(job)
         return late
 
-    def next_expiry_s(self) -> float | None:
-        """When the first waiting job expires."""
-        while self._expiry and self._expiry[0][2].state is not JobState.QUEUED:
-            heappop(self._expiry)
-        return self._expiry[0][0] if self._expiry else None
+    def next_look_s(self) -> float | None:
+        """When the first waiting job expires, or work should be asked for although nothing came and nothing ended."""
+        at_s = self._expiry.next_s()
+        if self.is_timed:
+            due = [self._again_s] if self._again_s and self._waiting else []
+            lines = [model.line.due_s() for model in self._lined.values() if model.line is not None]
+            due += [line_due_s for line_due_s in lines if line_due_s is not None and line_due_s > self._fed_s]
+            return min([*due, at_s] if at_s is not None else due, default=None)
+        return at_s
 
     def waiting_jobs(self) -> list[Job]:
         """All that wait, in no order."""
-        return [job for _, _, job in self._line if job.state is JobState.QUEUED]
+        found = [job for _, _, job in self._line if job.state is JobState.QUEUED]
+        for model in self._lined.values():
+            found += model.line.jobs() if model.line is not None else ()
+        return found
 
-    def _check_room(self, model: ModelQueue) -> None:
-        if model.waiting >= model.queue_max:
-            model.tally.failed(REJECTED, 0.0)
-            raise QueueFull(f"{model.waiting} requests wait for model {model.name!r} already; try another node")
-        if self._waiting >= self._queue_max:
-            model.tally.failed(REJECTED, 0.0)
-            raise QueueFull(f"{self._waiting} requests wait at this node already; try another node")
+    def _desk_for(self, job: Job, now: float) -> ExecutorDesk | None:
+        desks = self.desks
+        if len(desks) == 1:
+            return desks[0] if desks[0].has_room(now) else None
+        return self._held(best_desk(desks, job.model, job.work_us, self._queued_us, now), now)
+
+    def _held(self, desk: ExecutorDesk | None, now: float) -> ExecutorDesk | None:
+        if desk is None and len(self.desks) > 1 and any(each.has_room(now) for each in self.desks):
+            self._again_s = now + LOOK_AGAIN_S  # it is better to wait for a busy one, unless that turns out late
+        return desk
+
+    def _first(self, now: float) -> Job | None:
+        """The first job that waits in the common queue and has time left."""
+        line = self._line
+        while line:
+            job = line[0][2]
+            if job.state is JobState.QUEUED and job.deadline_s > now:
+                return job
+            heappop(line)
+        return None
+
+    def _next_of_lines(self, single: Job | None, now: float) -> tuple[ExecutorDesk, list[Job]] | None:
+        for head in in_order(single, [model.line for model in self._lined.values()], now):
+            if head is single:
+                desk = self._desk_for(head, now)
+                jobs = [head]
+            else:
+                assert head.ticket is not None, "it stood in a line"
+                line = head.ticket.line
+                choose = batch_desk if line.config.rows_max > 1 else best_desk
+                desk = self._held(choose(self.desks, head.model, head.work_us, self._queued_us, now), now)
+                jobs = line.take(now) if desk is not None else []
+            if desk is None or not jobs:
+                continue
+            if head is single:
+                heappop(self._line)
+            for job in jobs:
+                self._leave(job, taken=True)
+                if job.ticket is not None and not job.ticket.alone:
+                    job.ticket.mates = jobs if len(jobs) > 1 else []
+                    job.ticket.line.in_flight += 1
+            return desk, jobs
+        return None
+
+    def _check_room(self, model: ModelQueue, *, full: bool = False) -> None:
+        if full or model.waiting >= model.queue_max:
+            told = f"{model.waiting} requests wait for model {model.name!r} already"
+        elif self._waiting >= self._queue_max:
+            told = f"{self._waiting} requests wait at this node already"
+        else:
+            return
+        model.tally.failed(REJECTED, 0.0)
+        raise QueueFull(f"{told}; try another node")
 
     def _enter(self, job: Job) -> None:
         self._waiting += 1
+        self._queued_us += job.work_us
         job.model.waiting += 1
         self.tidy(_SPARE)
-        heappush(self._line, (job.level, job.order, job))
-        self._await_expiry(job)
+        ticket = job.ticket
+        if ticket is None or ticket.alone:
+            heappush(self._line, (job.level, job.order, job))
+        else:
+            self._in_lines += 1
+            self._lined[job.model.name] = job.model
+            ticket.line.enter(job)
+        self._expiry.enter(job)
 
-    def _await_expiry(self, job: Job) -> None:
-        self._entered += 1  # tells apart the entries of a job that came back
-        heappush(self._expiry, (job.deadline_s, self._entered, job))
-
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: Job, *, taken: bool = False) -> None:
+        """A job waits no more; one that was `taken` is out of its line already."""
         self._waiting -= 1
+        self._queued_us -= job.work_us
         job.model.waiting -= 1
         job.state = JobState.OVER
+        ticket = job.ticket
+        if ticket is not None and not ticket.alone:
+            self._in_lines -= 1
+            if not taken:
+                ticket.line.left(job)
+            if not ticket.line.waiting:
+                self._lined.pop(job.model.name, None)
 
     def tidy(self, spare: int = 0) -> None:
         """Lets go of jobs that left early, where more than `spare` of them stand beside as many that wait. They hold
         their tenants' memory."""
-        if len(self._line) > 2 * self._waiting + spare or not spare:
+        if len(self._line) > 2 * (self._waiting - self._in_lines) + spare or not spare:
             self._line = [entry for entry in self._line if entry[2].state is JobState.QUEUED]
             heapify(self._line)
-        if len(self._expiry) > 2 * self._waiting + spare or not spare:
-            self._expiry = [entry for entry in self._expiry if entry[2].state is JobState.QUEUED]
-            heapify(self._expiry)
-
-
-def check_places(request: RequestFrame, arena_bytes: int) -> None:
-    """Raises InvalidArgument unless inputs and reply lie in the tenant's arena: executors rely on it."""
-    body_at, reply_at = request.body_offset, request.reply_offset
-    if body_at == NO_SLOT:
-        if request.body_bytes:
-            raise InvalidArgument(f"{request.body_bytes} bytes of inputs lie nowhere; write them into the arena")
-    elif body_at % SLOT_ALIGN or body_at + request.body_bytes > arena_bytes:
-        raise InvalidArgument(
-            f"inputs of {request.body_bytes} bytes at {body_at} do not lie in the arena of {arena_bytes},"
-            f" at a multiple of {SLOT_ALIGN}; lease their place"
-        )
-    if reply_at != NO_SLOT and (reply_at % SLOT_ALIGN or reply_at + request.reply_capacity > arena_bytes):
-        raise InvalidArgument(
-            f"a reply of {request.reply_capacity} bytes at {reply_at} does not lie in the arena of {arena_bytes},"
-            f" at a multiple of {SLOT_ALIGN}; lease its place"
-        )
+        self._expiry.tidy(self._waiting, spare)

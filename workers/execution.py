@@ -158,12 +158,17 @@ class LoadedModel:  # mutable: plans are added as requests come
         began = monotonic_ns()
         name = self.config.name
         try:
-            arrays = {step.name: _array(step, memory, body_at, name, held) for step in plan.steps}
+            arrays = {step.name: input_array(step, memory, body_at, name, held) for step in plan.steps}
             inputs = Inputs(arrays, {step.name: step.resident for step in plan.steps if step.resident})
         except MemoryError:
             raise ResourceExhausted(
                 f"there is no memory to copy the inputs of model {name!r} now; send less at once, or use another node"
             ) from None
+        return self.run_on(inputs, reply, began)
+
+    def run_on(self, inputs: Inputs, reply: memoryview, began: int) -> Run:
+        """The same for inputs that were made since `began`, in nanoseconds of the monotonic clock."""
+        name = self.config.name
         outputs = Outputs(self._outputs, reply)
         try:
             given = monotonic_ns()
@@ -235,7 +240,11 @@ class LoadedModel:  # mutable: plans are added as requests come
         return Step(spec.name, spec.dtype.numpy, spec.shape, offset, spec.nbytes, private, finite, text, *kept)
 
 
-def _array(step: Step, memory: memoryview, body_at: int, model: str, held: HeldResidents) -> np.ndarray[Any, Any]:
+def input_array(
+    step: Step, memory: memoryview, body_at: int, model: str, held: HeldResidents = NONE_HELD
+) -> np.ndarray[Any, Any]:
+    """One input out of a body that begins at `body_at`, or out of what is held. Raises InvalidArgument for what the
+    model refuses, ResidentMissing for what is not held."""
     if step.resident and (kept := _resident(step, held)) is not None:
         return _checked(kept, step, model)
     at = body_at + step.offset

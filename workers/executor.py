@@ -18,26 +18,27 @@ from fabric.errors import (
     DeadlineExceeded,
     DuplicateRequest,
     Fate,
-    InvalidArgument,
     MissingDependency,
     ModelFailed,
     OverspillError,
     ProtocolError,
-    ReplyTooLarge,
     ResourceExhausted,
     UnknownModel,
 )
-from fabric.frame import NO_SLOT, ErrorFrame, ReplyFrame, RequestFrame, encode_error, encode_reply, read_request
+from fabric.frame import RequestFrame, read_request
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
+from workers.batch_run import Member, run_batch
 from workers.child import Settings
 from workers.faults import Tracebacks
+from workers.finals import Finals, kept_reply, slot_of
 from workers.handover import (
     CONTROL_MAGIC,
     DELIVERED,
     KEPT,
     LEADS,
     MAGIC_BYTES,
+    MORE,
     NOTHING_SPENT,
     RAN,
     RESEND,
@@ -59,9 +60,6 @@ from workers.shelf import Shelf
 from workers.station import BrokenDevice, Station
 
 HEARTBEAT_S: Final = 0.1
-SMALL_REPLY_BYTES: Final = 64 * 1024
-"""Replies below this are kept in our own memory (2 us at most); a caller of larger ones keeps the slot as it is until
-the request is acknowledged."""
 LAPSE_NS: Final = 5_000_000_000
 
 
@@ -69,7 +67,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
     """The loop of the process."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._finals = Finals(settings.node_epoch, settings.generation)
         self._node = socket.socket(fileno=settings.node_fd)
         self._page = SharedPage(settings.page_fd)
         self._arenas: dict[int, Arena] = {}
@@ -80,6 +78,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks)
         self._lapse_at_ns = 0
         self._station = Station(settings)
+        self._batch: list[Member] = []
 
     def serve(self) -> None:
         """Runs until the node says exit or is gone."""
@@ -140,25 +139,52 @@ class Executor:  # mutable: maps arenas, holds sockets and models
     def _task(self, message: bytes) -> None:
         task = unpack_task(message)
         request = read_request(message[TASK_BYTES:])
+        if task.flags & MORE or self._batch:
+            self._batch.append(Member(task, request))
+            if not task.flags & MORE:
+                self._run_batch()
+        else:
+            self._run_one(task, request, None)
+
+    def _run_batch(self) -> None:
+        """Runs the tasks that came for one batch, and those of them by themselves that could not run with the rest."""
+        members, self._batch = self._batch, []
         began_ns = time.monotonic_ns()
-        self._page.began(task.task_no, began_ns)
+        self._page.began(members[-1].task.task_no, began_ns)
+        model = self._shelf.models.get(members[0].request.model)
+        if model is not None:
+            for member in members:
+                member.find(self._arenas[member.task.tenant_no])
+            run_batch(model, members, self._shelf.scratch(model.config.name), self._station, began_ns)
+        for member in members:
+            self._run_one(member.task, member.request, member)
+
+    def _run_one(self, task: Task, request: RequestFrame, member: Member | None) -> None:
+        """Runs a task, or takes what became of it in a batch, and brings the answer home."""
+        began_ns = time.monotonic_ns()
+        if member is None or not member.has_run:
+            self._page.began(task.task_no, began_ns)
         kept, flags, spent = None, 0, NOTHING_SPENT
         failure: OverspillError | None = None
         try:
             if task.flags & RESEND:
                 final, flags = self._again(task, request)
             else:
-                kept, in_slot, spent = self._run(task, request, began_ns)
-                if in_slot:
-                    final = self._reply(task, request, kept, spent.queue_us)
+                if member is None or not member.has_run:
+                    kept, in_slot, spent = self._run(task, request, began_ns)
                 else:
-                    final = self._too_large(task, request, len(kept.memory))
-                flags = RAN | KEPT | LEADS
+                    run, spent = member.run(), member.spent
+                    kept, in_slot = kept_reply(task.tenant_no, run, member.slot, began_ns), run.aside is None
+                if in_slot:
+                    final = self._finals.reply(task, request, kept, spent.queue_us)
+                else:
+                    final = self._finals.too_large(task, request, len(kept.memory))
+                flags = RAN | KEPT | LEADS if member is None or member.leads else RAN | KEPT
         except OverspillError as error:
             kept, failure = None, error
             if isinstance(error, ResourceExhausted):
                 self._station.make_room()
-            final = self._error(task, request, error)
+            final = self._finals.error(task, request, error)
             flags = RAN if error.fate is Fate.RAN else 0
         if self._deliver(task, final):
             self._page.answered(task.task_no)
@@ -205,7 +231,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             error.fate = Fate.NEVER_RAN
             raise
         arena = self._arenas[task.tenant_no]
-        slot = _slot(arena, request)
+        slot = slot_of(arena, request)
         inputs, body_at = arena.view.toreadonly(), request.body_offset
         self._station.begin(task.tenant_no, request)
         if plan.carried:
@@ -215,17 +241,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             run = model.run(plan, inputs, body_at, slot, self._held)
         finally:
             self._station.end()  # good or bad: an answer of a broken context must not leave this process
-        memory: bytes | memoryview = slot[: run.layout.body_bytes]
-        tenant_no = task.tenant_no
-        if run.aside is not None:
-            memory, tenant_no = run.aside, 0
-        elif len(memory) < SMALL_REPLY_BYTES:
-            # Its slot may serve the next call as soon as this one is answered, while the same id is asked again.
-            memory, tenant_no = bytes(memory), 0
-        kept = KeptReply(tenant_no, memory, run.layout.encoded, run.compute_us, began_ns / 1e9)
         queue_us = max(0, began_ns - task.arrived_ns) // 1000
         spent = Spent(run.compute_us, queue_us, run.input_us, run.output_us, plan.rows, plan.rows)
-        return kept, run.aside is None, spent
+        return kept_reply(task.tenant_no, run, slot, began_ns), run.aside is None, spent
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
         """Sends a kept reply once more, into the slot that is asked for now."""
@@ -234,47 +252,11 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             raise DuplicateRequest(
                 f"request {request.request_no} ran and its reply is no longer kept; it did not run again"
             )
-        slot = _slot(self._arenas[task.tenant_no], request)
+        slot = slot_of(self._arenas[task.tenant_no], request)
         if len(kept.memory) > len(slot):
-            return self._too_large(task, request, len(kept.memory)), KEPT
+            return self._finals.too_large(task, request, len(kept.memory)), KEPT
         slot[: len(kept.memory)] = kept.memory
-        return self._reply(task, request, kept, 0), KEPT
-
-    def _reply(self, task: Task, request: RequestFrame, kept: KeptReply, queue_us: int) -> bytes:
-        frame = ReplyFrame(
-            request.client_id,
-            request.request_no,
-            self._settings.node_epoch,
-            len(kept.memory),
-            request.reply_offset,
-            self._settings.generation,
-            queue_us,
-            kept.compute_us,
-            task.load,
-            kept.descriptors,
-        )
-        try:
-            return encode_reply(frame)
-        except InvalidArgument as error:  # it is the model that gave so many names and shapes
-            raise ModelFailed(f"the reply of model {request.model!r} cannot travel: {error}") from None
-
-    def _too_large(self, task: Task, request: RequestFrame, needed_bytes: int) -> bytes:
-        error = ReplyTooLarge(
-            f"the reply takes {needed_bytes} bytes and its slot has {request.reply_capacity};"
-            " ask again with a larger one, it is kept for a minute",
-            needed_bytes=needed_bytes,
-        )
-        return self._error(task, request, error)
-
-    def _error(self, task: Task, request: RequestFrame, error: OverspillError) -> bytes:
-        ids = request.client_id, request.request_no, self._settings.node_epoch
-        return encode_error(ErrorFrame(*ids, error, task.load))
-
-
-def _slot(arena: Arena, request: RequestFrame) -> memoryview:
-    if request.reply_offset == NO_SLOT:
-        return memoryview(bytearray())
-    return arena.view[request.reply_offset : request.reply_offset + request.reply_capacity]
+        return self._finals.reply(task, request, kept, 0), KEPT
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ DONE_BYTES: Final = _DONE.size
 
 RESEND: Final = 1
 """Flag of a task: send the kept reply of this request again; do not run it."""
+MORE: Final = 2
+"""Flag of a task: it runs together with the next one."""
 DELIVERED: Final = 1
 """Flag of an answer: the tenant has it already."""
 KEPT: Final = 2

@@ -9,12 +9,17 @@ next.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fabric.local.tenant import Tenant, TenantSocket
-    from workers.admission import ModelQueue
+    from workers.batching import Ticket
+    from workers.desks import ModelQueue
     from workers.resident import Use
+
+
+DEFAULT_LEVEL: Final = 128
+"""Where a request of priority 0 (not given) stands. As in Triton 1 is the highest; 255 is the lowest here."""
 
 
 class JobState(Enum):
@@ -38,7 +43,8 @@ class Waiter:
 
 class Job:  # mutable: its state and place change as it moves
     """`order` is its place among all jobs of its level; times are monotonic seconds. `resend` marks the job that only
-    fetches a kept reply once more: it is never queued and never runs. `uses` are the residents that it refers to."""
+    fetches a kept reply once more: it is never queued and never runs. `uses` are the residents that it refers to,
+    `ticket` its place in its model's own line."""
 
     __slots__ = (
         "accepted",
@@ -54,6 +60,7 @@ class Job:  # mutable: its state and place change as it moves
         "request_no",
         "resend",
         "state",
+        "ticket",
         "uses",
         "work_us",
     )
@@ -83,6 +90,7 @@ class Job:  # mutable: its state and place change as it moves
         self.accepted = 0
         self.resend = False
         self.uses: tuple[Use, ...] = ()
+        self.ticket: Ticket | None = None
         self.state = JobState.QUEUED
 
     def ask_for_another(self) -> bool:

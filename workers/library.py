@@ -13,37 +13,26 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fabric.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    Fate,
-    ModelBroken,
-    OverspillError,
-    ResourceExhausted,
-    Unavailable,
-)
-from workers.aside import read_aside
+from fabric.errors import ConfigError, ModelBroken, OverspillError, Unavailable
+from workers.attempts import Attempts
 from workers.handover import Control
 from workers.inventory import Inventory
 from workers.lifecycle import ModelCommand, ModelEvent, ModelStage
-from workers.repository import read_model
-from workers.shelved import Attempt, Shelved
+from workers.shelved import Shelved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fabric.local.reactor import Reactor
-    from workers.admission import Admission, ModelQueue
+    from workers.admission import Admission
     from workers.crew import Crew
+    from workers.desks import ModelQueue
     from workers.handover import Loaded
     from workers.repository import ModelEntry
 
     Asked = Callable[[OverspillError | None], None]
 
 _log = logging.getLogger(__name__)
-LOADS_MAX: Final = 4
-"""Loads at the same time, as in Triton: each takes memory twice over and a core."""
-LOAD_TIMEOUT_S: Final = 300.0
 LOAD_DEATHS_MAX: Final = 2
 EMPTY_LOOK_S: Final = 0.01
 _FIXED: Final = "the models of this node are fixed at its start; start it with --model-control explicit to change them"
@@ -51,9 +40,9 @@ _FIXED: Final = "the models of this node are fixed at its start; start it with -
 
 class ModelLibrary:  # mutable: the node's models
     """All models of one life of a node. `end_waiting` ends the requests that wait for a model; `changed` hears whenever
-    what the node should publish is another. `crew` is set once it is made, since its executors report here."""
+    what the node should publish is another. It has executors once `use` was called, since they report here."""
 
-    crew: Crew
+    _crew: Crew
 
     def __init__(
         self, reactor: Reactor, folder: str, admission: Admission,
@@ -66,8 +55,12 @@ class ModelLibrary:  # mutable: the node's models
         self._explicit = explicit
         self._models: dict[str, Shelved] = {}
         self.inventory = Inventory(reactor, folder, admission, self._models, may_be_none=explicit)
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts = Attempts(reactor, folder, self._admit, self._ended)
         self._serial = 0
+
+    def use(self, crew: Crew) -> None:
+        """The executors that hold the models."""
+        self._crew = self._attempts.crew = crew
 
     def begin(self, entries: Iterable[ModelEntry], to_load: frozenset[str] | None) -> None:
         """What the repository holds at the node's start. Executors load it as they start: all of it, or `to_load`.
@@ -85,8 +78,7 @@ class ModelLibrary:  # mutable: the node's models
                 continue
             model.machine.handle(ModelEvent.LOAD_ASKED)
             self._serial += 1
-            model.serve(replace(entry, source=replace(entry.source, serial=self._serial)))
-            self._admission.models[entry.name] = model.queue
+            self._serve(model, replace(entry, source=replace(entry.source, serial=self._serial)))
 
     # What is asked of it. The answer comes when there is one, to `done`: None, or why not.
 
@@ -95,15 +87,11 @@ class ModelLibrary:  # mutable: the node's models
         `override` is a whole configuration in JSON. Until then, and when it fails, what served before goes on."""
         try:
             model = self._may_change(name) or Shelved(name)
-            if len(self._attempts) >= LOADS_MAX:
-                raise Unavailable(f"{len(self._attempts)} models are being loaded already; ask again when one is done")
+            self._serial += 1
+            self._attempts.begin(model, self._serial, override, done)
         except OverspillError as error:
             done(error)
             return
-        self._serial += 1
-        attempt = model.attempt = Attempt(self._serial, override, done)
-        self._attempts[attempt.serial] = attempt
-        attempt.timer = self._reactor.call_later(LOAD_TIMEOUT_S, partial(self._too_long, model, attempt))
         self._models[name] = model
         self._handle(model, ModelEvent.LOAD_ASKED)
 
@@ -137,18 +125,7 @@ class ModelLibrary:  # mutable: the node's models
 
     def staged(self, number: int, serial: int, loaded: Loaded) -> None:
         """Executor `number` has loaded what was staged, or could not."""
-        attempt = self._attempts.get(serial)
-        model = self._models.get(loaded.model)
-        if attempt is None or model is None or model.attempt is not attempt or number not in attempt.outstanding:
-            return  # given up meanwhile
-        attempt.outstanding.discard(number)
-        if loaded.refused:
-            self._fail(model, ModelBroken(loaded.refused))
-            return
-        attempt.held.append(number)
-        attempt.warm.append(loaded)
-        if not attempt.outstanding:
-            self._handle(model, ModelEvent.LOADED)
+        self._attempts.staged(number, serial, loaded)
 
     def executor_ended(self, number: int, why: str, loading: str) -> None:
         """An executor is no more: whatever it was loading counts as the cause. At its start that is one model, and the
@@ -158,10 +135,7 @@ class ModelLibrary:  # mutable: the node's models
             guilty.deaths[number] += 1
             if guilty.deaths[number] >= LOAD_DEATHS_MAX:
                 self.broke(loading, f"the executor {why} each time that it loaded this model")
-        for model in list(self._models.values()):
-            attempt = model.attempt
-            if attempt is not None and (number in attempt.outstanding or number in attempt.held):
-                self._fail(model, ModelBroken(f"executor {number} {why} while model {model.name!r} was loaded"))
+        self._attempts.executor_ended(number, why)
 
     def broke(self, name: str, why: str) -> None:
         """A model cannot be served any more: an executor that starts anew cannot load it."""
@@ -187,64 +161,46 @@ class ModelLibrary:  # mutable: the node's models
         for command in model.machine.handle(event):
             _CARRY_OUT[command](self, model)
 
+    def _serve(self, model: Shelved, entry: ModelEntry) -> None:
+        batching = model.serve(entry)
+        self._admission.models[model.name] = model.queue
+        self._admission.reline(model.queue, batching)
+
     def _refused(self, model: Shelved, why: str) -> None:
         self._admission.models[model.name] = model.refuse(why)
 
-    def _fail(self, model: Shelved, error: OverspillError) -> None:
+    def _admit(self, model: Shelved, entry: ModelEntry) -> None:
+        """Raises OverspillError for a model that does not fit here."""
+
+    def _ended(self, model: Shelved, error: OverspillError | None) -> None:
+        if error is None:
+            self._handle(model, ModelEvent.LOADED)
+            return
         assert model.attempt is not None, "there is something that failed"
         model.attempt.error, model.reason = error, str(error)
         _log.warning("model %s cannot be loaded: %s", model.name, error)
         self._handle(model, ModelEvent.LOAD_FAILED)
-
-    def _too_long(self, model: Shelved, attempt: Attempt) -> None:
-        if model.attempt is attempt:
-            late = f"model {model.name!r} was not loaded in {LOAD_TIMEOUT_S:.0f} s; look what it waits for"
-            self._fail(model, DeadlineExceeded(late, Fate.RAN))
+        if not model.was_read:  # it never was in the repository
+            del self._models[model.name], self._admission.models[model.name]
 
     # What the table's commands mean.
 
     def _stage(self, model: Shelved) -> None:
-        attempt = model.attempt
-        if attempt is None:
-            return  # at the node's start executors load by themselves
-        read = partial(read_model, self._folder, model.name, attempt.override)
-        read_aside(self._reactor, read, partial(self._read, model, attempt))
-
-    def _read(self, model: Shelved, attempt: Attempt, entry: ModelEntry | OverspillError) -> None:
-        if model.attempt is not attempt:
-            return
-        if isinstance(entry, OverspillError):
-            self._fail(model, entry)
-            if not model.was_read:  # it never was in the repository
-                del self._models[model.name], self._admission.models[model.name]
-            return
-        model.entry = entry
-        if entry.source is None:
-            self._fail(model, ModelBroken(entry.refused))
-            return
-        attempt.entry = replace(entry, source=replace(entry.source, serial=attempt.serial))
-        try:
-            attempt.outstanding = self.crew.stage(replace(entry.source, serial=attempt.serial))
-        except OSError as error:
-            self._fail(model, ResourceExhausted(f"no memory to hand the model over ({error.strerror}); ask again"))
-            return
-        if not attempt.outstanding:
-            self._fail(model, Unavailable("no executor runs now; look into the node's log, then ask again"))
+        if model.attempt is not None:  # at the node's start executors load by themselves
+            self._attempts.read(model, model.attempt)
 
     def _commit(self, model: Shelved) -> None:
         attempt = model.attempt
         if attempt is None or attempt.entry is None:
             return
-        model.serve(attempt.entry)
-        self._admission.models[model.name] = model.queue
+        self._serve(model, attempt.entry)
         for loaded in attempt.warm:
             model.warmed(loaded)
-        self.crew.commit(attempt.serial, attempt.held)
+        self._crew.commit(attempt.serial, attempt.held)
 
     def _drop(self, model: Shelved) -> None:
-        attempt = model.attempt
-        if attempt is not None:
-            self.crew.tell(Control("drop", attempt.serial), {*attempt.outstanding, *attempt.held})
+        if model.attempt is not None:
+            self._attempts.drop(model.attempt)
         if not model.machine.serves:
             self._give_up(model)
 
@@ -274,17 +230,13 @@ class ModelLibrary:  # mutable: the node's models
 
     def _remove(self, model: Shelved) -> None:
         model.let_go()
-        self.crew.tell(Control("remove", models=(model.name,)))
+        self._crew.tell(Control("remove", models=(model.name,)))
 
     def _tell(self, model: Shelved) -> None:
         self._changed()
         if model.machine.stage is ModelStage.UNLOADING:
             return
-        attempt, model.attempt = model.attempt, None
-        if attempt is not None:
-            attempt.end()
-            del self._attempts[attempt.serial]
-            attempt.done(attempt.error)
+        self._attempts.finish(model)
         asked, model.unload_asked = model.unload_asked, None
         if asked is not None:
             asked(None)

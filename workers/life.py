@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import ProtocolError
 from workers.child import Child
-from workers.handover import RESEND, Control, Task, encode_control, pack_task
+from workers.handover import MORE, RESEND, Control, Task, encode_control, pack_task
 from workers.lending import Lending
 from workers.parcel import packed
 from workers.vitals import Vitals, Watch, hang_at_s
@@ -82,8 +82,9 @@ class Life:  # mutable: alive, then reaped
         """Tells it a word."""
         self.child.send(encode_control(control), descriptors)
 
-    def hand_over(self, task_no: int, job: Job, load: Load) -> None:
-        """Gives it a task, and before that what it does not know of the tenant."""
+    def hand_over(self, task_no: int, job: Job, load: Load, *, more: bool = False) -> None:
+        """Gives it a task, and before that what it does not know of the tenant. With `more` the next task is of the
+        same batch."""
         asked = job.asked
         tenant, socket = asked.tenant, asked.socket
         if tenant.tenant_no not in self._tenants:
@@ -95,7 +96,8 @@ class Life:  # mutable: alive, then reaped
         if job.uses:
             self.lending.tell(job.uses, self.tell)
         times = int(job.arrived_s * 1e9), int(job.deadline_s * 1e9)
-        task = Task(RESEND if job.resend else 0, task_no, tenant.tenant_no, socket.socket_no, *times, load)
+        flags = RESEND if job.resend else MORE if more else 0
+        task = Task(flags, task_no, tenant.tenant_no, socket.socket_no, *times, load)
         self.child.send(pack_task(task) + asked.frame)
 
     def hang_up(self, socket_no: int) -> None:
@@ -121,7 +123,8 @@ class Life:  # mutable: alive, then reaped
         job = in_hand.get(task_no)
         if job is not None:
             speed, limit = job.model.speed, job.model.execution_timeout_s
-            if now >= hang_at_s(began_ns / 1e9, job.deadline_s, speed.slowest_us, limit):
+            until_s = job.deadline_s if job.ticket is None else job.ticket.latest_deadline_s(job.deadline_s)
+            if now >= hang_at_s(began_ns / 1e9, until_s, speed.slowest_us, limit):
                 return f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit"
         # Before it is ready it loads models, which may hold the interpreter for long: the start's own limit counts.
         busy = task_no != 0 or not ready

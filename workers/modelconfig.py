@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from fabric.errors import ModelBroken
-from workers.pbtxt import Field, Message, Scalar, parse_pbtxt
+from workers.batchconfig import Batching, read_batching
+from workers.fieldreader import FieldReader
+from workers.pbtxt import Message, parse_pbtxt
 
 DTYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -44,14 +46,6 @@ class TensorDecl:
     name: str
     dtype: str
     dims: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How requests may be joined into one run: `preferred` sizes, and how long the first may wait for others."""
-
-    preferred: tuple[int, ...]
-    queue_delay_max_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,54 +106,6 @@ class ModelConfig:
         return timeout_ms / 1000 if timeout_ms else None
 
 
-class _Reader:
-    """Reads typed fields of one message; every complaint names file and line."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def error(self, what: str, line: int) -> ModelBroken:
-        return ModelBroken(f"{self.source}:{line}: {what}")
-
-    def scalar(self, message: Message, name: str, default: str, kinds: tuple[str, ...]) -> str:
-        found = message.all(name)
-        if not found:
-            return default
-        if len(found) > 1:
-            raise self.error(f"{name!r} stands there twice; keep one", found[1].line)
-        return self.scalar_of(found[0], kinds).text
-
-    def scalar_of(self, field: Field, kinds: tuple[str, ...]) -> Scalar:
-        if not isinstance(field.value, Scalar) or field.value.kind not in kinds:
-            raise self.error(f"{field.name!r} must be a {' or '.join(kinds)}", field.line)
-        return field.value
-
-    def text(self, message: Message, name: str, default: str = "") -> str:
-        return self.scalar(message, name, default, ("string",))
-
-    def number(self, message: Message, name: str, default: int) -> int:
-        return self.whole(self.scalar(message, name, str(default), ("number",)), name, message.line)
-
-    def whole(self, text: str, name: str, line: int) -> int:
-        try:
-            return int(text, 0)
-        except ValueError:
-            raise self.error(f"{name!r} is {text}; give a whole number", line) from None
-
-    def numbers(self, message: Message, name: str) -> tuple[int, ...]:
-        return tuple(
-            self.whole(self.scalar_of(field, ("number",)).text, name, field.line) for field in message.all(name)
-        )
-
-    def messages(self, message: Message, name: str) -> tuple[Message, ...]:
-        found = []
-        for field in message.all(name):
-            if not isinstance(field.value, Message):
-                raise self.error(f"{name!r} needs braces", field.line)
-            found.append(field.value)
-        return tuple(found)
-
-
 def read_config(text: str, source: str, folder_name: str, version: str, path: str) -> ModelConfig:
     """Reads a `config.pbtxt`. `source` names the file in errors, `folder_name` is the model's folder, `path` that of
     the version served. Raises ModelBroken for what cannot be served, with file and line."""
@@ -168,7 +114,7 @@ def read_config(text: str, source: str, folder_name: str, version: str, path: st
 
 def config_of(root: Message, source: str, folder_name: str, version: str, path: str) -> ModelConfig:
     """The same of a tree that was read already, from text or JSON."""
-    read = _Reader(source)
+    read = FieldReader(source)
     name = read.text(root, "name", folder_name)
     if name != folder_name:
         raise read.error(f"the model is named {name!r} but its folder {folder_name!r}; make them equal", 1)
@@ -189,7 +135,7 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
         outputs=_tensors(read, root, "output", batched=batch > 0),
         parameters=_parameters(read, root),
         instance_count=max((read.number(group, "count", 1) for group in groups), default=1),
-        batching=_batching(read, root),
+        batching=read_batching(read, root, batch),
         warnings=(*_unused_fields(root, source), *_misspelt(read, root)),
     )
     # Read now, so that a wrong word is told when the node starts and not with the first request.
@@ -199,7 +145,7 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
     return config
 
 
-def _tensors(read: _Reader, root: Message, what: str, *, batched: bool) -> tuple[TensorDecl, ...]:
+def _tensors(read: FieldReader, root: Message, what: str, *, batched: bool) -> tuple[TensorDecl, ...]:
     found: list[TensorDecl] = []
     for message in read.messages(root, what):
         name = read.text(message, "name")
@@ -219,7 +165,7 @@ def _tensors(read: _Reader, root: Message, what: str, *, batched: bool) -> tuple
     return tuple(found)
 
 
-def _parameters(read: _Reader, root: Message) -> tuple[tuple[str, str], ...]:
+def _parameters(read: FieldReader, root: Message) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     for message in read.messages(root, "parameters"):
         values = read.messages(message, "value")
@@ -237,7 +183,7 @@ def _unused_fields(root: Message, source: str) -> list[str]:
     ]
 
 
-def _misspelt(read: _Reader, root: Message) -> list[str]:
+def _misspelt(read: FieldReader, root: Message) -> list[str]:
     """A python model may have keys of its own, so a key that looks like one of ours is warned about, never refused."""
     warnings = []
     for message in read.messages(root, "parameters"):
@@ -248,12 +194,3 @@ def _misspelt(read: _Reader, root: Message) -> list[str]:
                 f"{read.source}:{message.line}: parameter {key!r} is not one of ours; did you mean {meant[0]!r}?"
             )
     return warnings
-
-
-def _batching(read: _Reader, root: Message) -> Batching | None:
-    found = read.messages(root, "dynamic_batching")
-    if not found:
-        return None
-    return Batching(
-        read.numbers(found[0], "preferred_batch_size"), read.number(found[0], "max_queue_delay_microseconds", 0)
-    )

@@ -24,11 +24,12 @@ from fabric.local.control import control_path
 from fabric.local.listener import ListenerLimits, LocalListener
 from fabric.local.reactor import Reactor
 from fabric.peer import PeerFacts
-from workers.admission import Admission, ExecutorDesk
+from workers.admission import Admission
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
 from workers.cards import NodeCards
 from workers.control import ControlListener
 from workers.crew import Crew
+from workers.desks import ExecutorDesk
 from workers.leaving import Leaving
 from workers.library import ModelLibrary
 from workers.ports import Ports
@@ -83,7 +84,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._admission = Admission((), desks, config.queue_max, config.resident_bytes_max)
         self._reception = Reception(self._reactor, self._epoch, self._admission, self._publish_soon)
         self._library = self._make_library()
-        self._crew = self._reception.crew = self._library.crew = self._make_crew()
+        self._crew = self._reception.crew = self._make_crew()
+        self._library.use(self._crew)
         facts = PeerFacts(self._node_id, self._epoch, VERSION)
         limits = ListenerLimits(tenants_max=config.tenants_max, arena_bytes_max=config.arena_bytes_max)
         try:

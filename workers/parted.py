@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.admission import ExecutorDesk
+    from workers.desks import ExecutorDesk
     from workers.life import Life
     from workers.seat import Seat
     from workers.settlement import Settlement

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from fabric.deadline import TIMEOUT_MAX_S
 from fabric.errors import (
     Cancelled,
-    DeadlineExceeded,
     ExecutorLost,
     Fate,
     InvalidArgument,
@@ -22,10 +21,12 @@ from fabric.errors import (
     StaleEpoch,
 )
 from fabric.frame import MAYBE_SECOND, ErrorFrame, Load, RequestFrame, decode_request, encode_error
-from workers.admission import DEFAULT_LEVEL, RESENDS_MAX, Admission, ModelQueue, check_places
+from workers.blame import blame, learn, may_run_alone, too_late
 from workers.dedupe import Dedupe, Finished
-from workers.handover import DELIVERED, KEPT, LEADS, RAN
-from workers.job import Job, JobState, Waiter
+from workers.desks import RESENDS_MAX, ModelQueue
+from workers.handover import DELIVERED, KEPT, RAN
+from workers.job import DEFAULT_LEVEL, Job, JobState, Waiter
+from workers.places import check_places
 from workers.sentinel import Suspects
 from workers.statistics import BACKEND, CANCELED, OTHER, REJECTED
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fabric.frame import Header
     from fabric.local.reactor import Reactor, Timer
     from fabric.local.tenant import Tenant, TenantSocket
+    from workers.admission import Admission
     from workers.crew import Crew
     from workers.handover import Spent
 
@@ -97,11 +99,15 @@ class Reception:  # mutable: the node's requests
         check_places(request, tenant.arena.nbytes)
         deadline_s, level = _deadline_s(request, now), request.priority or DEFAULT_LEVEL
         job = Job(model, request.client_id, request.request_no, asked, now, deadline_s, level, request.body_bytes)
+        if model.line is not None:
+            model.line_up(job, request.descriptors, request.priority)
         desk = self._admission.offer(job, now, request.descriptors)
         client.began(request.request_no, job)
         job.accepted = client.accepted
         if desk is not None:
             self._hand_over(desk.number, job, now)
+        elif job.ticket is not None:
+            self._feed()
         else:
             self._arm_expiry()
 
@@ -144,12 +150,8 @@ class Reception:  # mutable: the node's requests
             job.asked.socket.send(frame)
         if not job.resend:
             self._admission.over(job)
-            model, now = job.model, monotonic()
-            if flags & KEPT:
-                model.speed.ran(job.body_bytes, spent.compute_us)
-                model.tally.ran(spent, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
-            else:
-                model.tally.failed(BACKEND if flags & RAN else OTHER, now - job.arrived_s)
+            now, desks = monotonic(), self._admission.desks
+            learn(job, flags, spent, now, desks[holder[0]] if len(desks) > 1 else None)
             client = self._dedupe.clients[job.client_id]
             if flags & RAN:
                 client.ended(job.request_no, Finished(frame, now, holder if flags & KEPT else None))
@@ -169,7 +171,11 @@ class Reception:  # mutable: the node's requests
             gone = ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
             self._refuse(job, gone, MAYBE_SECOND)
             return
-        self._suspects.was_running(job.client_id, job.request_no)
+        blame(job, self._suspects)
+        if may_run_alone(job, answered=answered):
+            self._admission.put_back(job, alone=True)
+            self._arm_expiry()
+            return
         self._admission.over(job)
         job.model.tally.failed(BACKEND, monotonic() - job.arrived_s)
         fate = Fate.RAN if answered else Fate.UNKNOWN
@@ -178,8 +184,8 @@ class Reception:  # mutable: the node's requests
         if job.model.idempotent and not answered:
             client.never_ran(job.request_no)
         else:
-            frame = self._error_frame(job.client_id, job.request_no, error)
-            client.ended(job.request_no, Finished(frame, monotonic(), None))
+            ended = Finished(self._error_frame(job.client_id, job.request_no, error), monotonic(), None)
+            client.ended(job.request_no, ended)
         # It may have died between sending its answer and noting so: a caller that has one drops this.
         self._refuse(job, error, MAYBE_SECOND, to_first=not answered)
 
@@ -210,13 +216,14 @@ class Reception:  # mutable: the node's requests
 
     def _feed(self) -> None:
         now = monotonic()
-        while (desk := self._admission.free_desk(now)) is not None and (
-            job := self._admission.next_job(now)
-        ) is not None:
-            self._hand_over(desk.number, job, now)
+        while (work := self._admission.next_work(now)) is not None:
+            for job in work[1]:
+                self._hand_over(work[0].number, job, now, more=job is not work[1][-1])
+        if self._admission.is_timed:
+            self._arm_expiry()
 
-    def _hand_over(self, number: int, job: Job, now: float) -> None:
-        self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us), now)
+    def _hand_over(self, number: int, job: Job, now: float, *, more: bool = False) -> None:
+        self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us), now, more=more)
 
     def _load(self, accepted: int, own_us: int) -> Load:
         self._sequence += 1
@@ -258,9 +265,7 @@ class Reception:  # mutable: the node's requests
 
     def _refuse(self, job: Job, error: OverspillError, flags: int = 0, *, to_first: bool = True) -> None:
         frame = self._error_frame(job.client_id, job.request_no, error, flags)
-        if to_first:
-            job.asked.socket.send(frame)
-        for waiter in job.attached:
+        for waiter in (job.asked, *job.attached) if to_first else job.attached:
             waiter.socket.send(frame)
 
     def _error_frame(self, client_id: int, request_no: int, error: OverspillError, flags: int = 0) -> bytes:
@@ -269,7 +274,7 @@ class Reception:  # mutable: the node's requests
         return encode_error(ErrorFrame(client_id, request_no, self._epoch, error, load), flags)
 
     def _arm_expiry(self) -> None:
-        at_s = self._admission.next_expiry_s()
+        at_s = self._admission.next_look_s()
         if at_s is not None and (self._expiry is None or not self._expiry.pending or at_s < self._expiry.at_s):
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -280,7 +285,9 @@ class Reception:  # mutable: the node's requests
         for job in self._admission.expire(now):
             job.model.tally.failed(REJECTED, now - job.arrived_s)
             self._dedupe.clients[job.client_id].never_ran(job.request_no)
-            self._refuse(job, DeadlineExceeded("the time was over before the request could begin", Fate.NEVER_RAN))
+            self._refuse(job, too_late(job, now))
+        if self._admission.is_timed:
+            self._feed()
         self._arm_expiry()
 
     def _lapse(self) -> None:

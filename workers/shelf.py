@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ModelBroken, OverspillError
+from workers.batch_run import Scratch
 from workers.execution import LoadedModel
 from workers.faults import told
 from workers.handover import Control, Loaded
@@ -42,6 +43,7 @@ class Shelf:  # mutable: models come and go
         self._tell = tell
         self._tracebacks = tracebacks
         self._serials: dict[str, int] = {}
+        self._scratch: dict[str, Scratch] = {}
         self._lock = threading.Lock()
         self._staged: dict[int, LoadedModel] = {}
         self._wanted: set[int] = set()
@@ -64,6 +66,13 @@ class Shelf:  # mutable: models come and go
         elif control.word == "remove":
             for name in control.models:
                 self._remove(name)
+
+    def scratch(self, name: str) -> Scratch:
+        """Memory for batches of a model that is held."""
+        scratch = self._scratch.get(name)
+        if scratch is None:
+            scratch = self._scratch[name] = Scratch()
+        return scratch
 
     def _have(self, sources: tuple[ModelSource, ...]) -> None:
         """Holds exactly these from now on; nothing else is done meanwhile."""
@@ -132,6 +141,7 @@ class Shelf:  # mutable: models come and go
 
     def _remove(self, name: str) -> None:
         self._serials.pop(name, None)
+        self._scratch.pop(name, None)
         model = self.models.pop(name, None)
         if model is not None:
             model.close()

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from fabric.frame import Load
     from fabric.local.reactor import Reactor
-    from workers.admission import ExecutorDesk
     from workers.child import Settings
+    from workers.desks import ExecutorDesk
     from workers.job import Job
     from workers.repository import ModelSource
     from workers.settlement import Settlement, Shelves
@@ -90,12 +90,12 @@ class ExecutorShell:  # mutable: a process, then the next one
         elif event is ExecutorEvent.WARM_STANDBY:
             self._settlement.executor_opened()  # what waits may run now
 
-    def hand_over(self, job: Job, load: Load, now: float) -> None:
-        """Gives a task to the process."""
+    def hand_over(self, job: Job, load: Load, now: float, *, more: bool = False) -> None:
+        """Gives a task to the process, which runs it with those that follow where there are `more` of its batch."""
         assert self._life is not None, "a desk is open only while there is a process"
         self._task_no += 1
         self.desk.give(self._task_no, job, now)
-        self._life.hand_over(self._task_no, job, load)
+        self._life.hand_over(self._task_no, job, load, more=more)
 
     @property
     def lending(self) -> Lending:

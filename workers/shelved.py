@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fabric.control import LOADING, READY, UNAVAILABLE, UNLOADING, ModelState
-from workers.admission import ModelQueue
+from workers.desks import ModelQueue
 from workers.lifecycle import ModelMachine, ModelStage
 from workers.repository import facts_of
 from workers.statistics import ModelTally
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from discovery.instance import ModelFacts
     from fabric.errors import OverspillError
     from fabric.local.reactor import Timer
+    from workers.batchconfig import Batching
     from workers.handover import Loaded
     from workers.modelconfig import ModelConfig
     from workers.repository import ModelEntry, ModelSource
@@ -104,8 +105,9 @@ class Shelved:  # mutable: one model over all its versions
         """Whether somebody asked for it, so that it is shown even where its folder has gone."""
         return self.machine.stage is not ModelStage.UNLOADED or self.attempt is not None
 
-    def serve(self, entry: ModelEntry) -> None:
-        """From the next request on this is what serves. The queue stays: requests wait in it."""
+    def serve(self, entry: ModelEntry) -> Batching | None:
+        """From the next request on this is what serves. The queue stays: requests wait in it, from now on as is said
+        here."""
         config = entry.config
         assert config is not None, "what executors load was read"
         self.served, self.reason = entry, ""
@@ -118,6 +120,7 @@ class Shelved:  # mutable: one model over all its versions
         if tally is None:
             tally = self._tallies[entry.version] = ModelTally(entry.version)
         queue.tally = tally
+        return config.batching
 
     def let_go(self) -> None:
         """Nothing serves any more. A later load begins with a new queue."""

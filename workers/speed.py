@@ -37,6 +37,11 @@ class ModelSpeed:  # mutable: a running estimate
         self._by_size[size] = compute_us if known is None else known + WEIGHT * (compute_us - known)
         self.warmed(compute_us)
 
+    def ran_in_batch(self, body_bytes: int, share_us: int, compute_us: int) -> None:
+        """Learns from a run of several requests, of which this one's items were a share."""
+        self.ran(body_bytes, share_us)
+        self.slowest_us = max(self.slowest_us, compute_us)
+
     def warmed(self, compute_us: int) -> None:
         """Learns from a warm-up run, whose size says nothing about requests."""
         self._any_us = compute_us if self._any_us is None else self._any_us + WEIGHT * (compute_us - self._any_us)

@@ -17,17 +17,10 @@ from fabric.errors import (
     UnknownModel,
 )
 from fabric.frame import NO_SLOT, RequestFrame
-from workers.admission import (
-    DEFAULT_LEVEL,
-    IN_HAND_MAX,
-    IN_HAND_STALE_S,
-    IN_HAND_WORK_US,
-    Admission,
-    ExecutorDesk,
-    ModelQueue,
-    check_places,
-)
-from workers.job import Job, JobState, Waiter
+from workers.admission import Admission
+from workers.desks import IN_HAND_MAX, IN_HAND_STALE_S, IN_HAND_WORK_US, ExecutorDesk, ModelQueue
+from workers.job import DEFAULT_LEVEL, Job, JobState, Waiter
+from workers.places import check_places
 
 WAITER = cast("Waiter", object())
 
@@ -60,8 +53,12 @@ class Scene:
 
     def order(self) -> list[int]:
         found = []
-        while (job := self.admission.next_job(0.0)) is not None:
-            found.append(job.request_no)
+        for desk in self.desks:
+            desk.open = True
+            desk.in_hand.clear()
+            desk.work_us = 0
+        while (work := self.admission.next_work(0.0)) is not None:
+            found += [job.request_no for job in work[1]]
         return found
 
 
@@ -97,7 +94,9 @@ def test_nothing_is_put_behind_a_run_that_turns_out_slow() -> None:
     scene.desks[1].open = False
     assert scene.offer(2, now=late).state is JobState.QUEUED
     scene.desks[0].take_back(1, late)
-    assert scene.admission.free_desk(late) is scene.desks[0]
+    work = scene.admission.next_work(late)
+    assert work is not None
+    assert work[0] is scene.desks[0]
 
 
 def test_priorities_then_arrival_order() -> None:
@@ -147,14 +146,15 @@ def test_expiry_takes_the_late_ones_only_and_once() -> None:
     scene = Scene()
     scene.offer(1)
     late, later, fine = scene.offer(2, deadline_s=1.0), scene.offer(3, deadline_s=2.0), scene.offer(4)
-    assert scene.admission.next_expiry_s() == 1.0
+    assert scene.admission.next_look_s() == 1.0
     assert scene.admission.expire(0.999) == []
     assert scene.admission.expire(1.0) == [late]
-    assert scene.admission.next_expiry_s() == 2.0
-    assert scene.admission.next_job(2.0) is fine  # a late one is never handed over
+    assert scene.admission.next_look_s() == 2.0
+    scene.desks[0].take_back(1, 2.0)
+    assert scene.admission.next_work(2.0) == (scene.desks[0], [fine])  # a late one is never handed over
     assert scene.admission.expire(2.0) == [later]
     assert scene.admission.waiting == 0
-    assert scene.admission.next_expiry_s() is None
+    assert scene.admission.next_look_s() is None
 
 
 def test_withdrawn_ones_leave_the_order_and_the_sum_alone() -> None:
@@ -174,8 +174,8 @@ def test_outstanding_work_returns_to_zero() -> None:
     scene.admission.withdraw(jobs[3])
     scene.desks[0].take_back(1, 0.0)
     scene.admission.put_back(jobs[0])
-    while (job := scene.admission.next_job(0.0)) is not None:
-        scene.admission.over(job)
+    while (work := scene.admission.next_work(0.0)) is not None:
+        scene.admission.over(work[1][0])
     assert scene.admission.outstanding_us == 0
 
 
@@ -185,7 +185,7 @@ def test_heaps_do_not_grow_with_jobs_that_left() -> None:
     for number in range(5000):
         scene.admission.withdraw(scene.offer(number))
     assert len(scene.admission._line) < 200
-    assert len(scene.admission._expiry) < 200
+    assert len(scene.admission._expiry._heap) < 200
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_batching_puts_a_dimension_in_front() -> None:
         GOOD + "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 100 }"
     )
     assert config.inputs[0].dims == (-1, -1, 2)
-    assert config.batching == Batching((4, 8), 100)
+    assert config.batching == Batching(8, (4, 8), 100)
 
 
 def test_parameters() -> None:

@@ -1,0 +1,40 @@
+"""Reads of tensor descriptors only what tells whether two requests could run together: a node can, without numpy.
+
+The bytes are those of `fabric/layout.py`, which whoever touches tensors reads in full and checks; here a descriptor
+that looks wrong is no fault but a request that runs by itself. This module never reads a body. Read that one next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+
+_COUNT: Final = struct.Struct("<HBxQ")
+_TENSOR: Final = struct.Struct("<BBBxxxxxQQ")
+
+
+@lru_cache(maxsize=4096)
+def rows_and_kind(encoded: bytes) -> tuple[int, bytes]:
+    """(items along the first dimension, what else there is of each tensor) of a request's descriptors. Requests of the
+    same kind differ in the number of their items only. (0, b"") where the tensors do not have the same number of items,
+    or refer to what lies elsewhere, or the bytes are no descriptors."""
+    rows, kinds, at = -1, [], _COUNT.size
+    try:
+        count, residents, _ = _COUNT.unpack_from(encoded, 0)
+        for _ in range(count):
+            name_bytes, dtype, ndim, _, _ = _TENSOR.unpack_from(encoded, at)
+            at += _TENSOR.size
+            shape = struct.unpack_from(f"<{ndim}q", encoded, at)
+            at += 8 * ndim
+            name = encoded[at : at + name_bytes]
+            at += name_bytes
+            if not shape or residents or shape[0] != (shape[0] if rows < 0 else rows):
+                return 0, b""
+            rows = shape[0]
+            kinds.append(struct.pack(f"<HBB{ndim - 1}q", name_bytes, dtype, ndim, *shape[1:]) + name)
+    except struct.error:
+        return 0, b""
+    return (rows, b"".join(sorted(kinds))) if rows > 0 else (0, b"")

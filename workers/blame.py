@@ -1,0 +1,66 @@
+"""Who is to blame when an executor ends while it runs a batch, and what was learned when it does not.
+
+One request of a batch may have ended the executor, and nobody can tell which. So none is blamed: where the model is
+idempotent each runs once more, alone, and the guilty one shows itself; it is then charged with both deaths. This module
+answers nobody. Read `workers/reception.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fabric.errors import DeadlineExceeded, Fate, QueueFull
+from workers.handover import KEPT, LEADS, RAN
+from workers.statistics import BACKEND, OTHER
+
+if TYPE_CHECKING:
+    from fabric.errors import OverspillError
+    from workers.desks import ExecutorDesk
+    from workers.handover import Spent
+    from workers.job import Job
+    from workers.sentinel import Suspects
+
+
+def may_run_alone(job: Job, *, answered: bool) -> bool:
+    """Whether a job whose executor ended should run once more, by itself, since others ran with it."""
+    ticket = job.ticket
+    return ticket is not None and bool(ticket.mates) and job.model.idempotent and not answered
+
+
+def blame(job: Job, suspects: Suspects) -> None:
+    """Charges a job with the death of its executor: with two, where it ran alone after the end of a batch."""
+    ticket = job.ticket
+    if ticket is not None and ticket.mates:
+        return
+    suspects.was_running(job.client_id, job.request_no)
+    if ticket is not None and ticket.died_with_others:
+        suspects.was_running(job.client_id, job.request_no)
+
+
+def too_late(job: Job, now: float) -> OverspillError:
+    """The error of a job that waited until its time was over, or for as long as its model's queue policy grants."""
+    if job.deadline_s <= now:
+        return DeadlineExceeded("the time was over before the request could begin", Fate.NEVER_RAN)
+    waited_ms = (now - job.arrived_s) * 1000
+    return QueueFull(
+        f"the request waited {waited_ms:.0f} ms, which is all that model {job.model.name!r} grants; try another node"
+    )
+
+
+def learn(job: Job, flags: int, spent: Spent, now: float, desk: ExecutorDesk | None) -> None:
+    """Counts a finished job, and learns from it how long its model takes, and this executor where there are several."""
+    model = job.model
+    if not flags & KEPT:
+        model.tally.failed(BACKEND if flags & RAN else OTHER, now - job.arrived_s)
+        return
+    share_us = spent.compute_us
+    if spent.rows == spent.batch_rows:
+        model.speed.ran(job.body_bytes, share_us)
+    else:
+        share_us = share_us * spent.rows // spent.batch_rows
+        model.speed.ran_in_batch(job.body_bytes, share_us, spent.compute_us)
+    model.tally.ran(spent, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
+    if desk is not None:
+        desk.learn(model.name, share_us, job.work_us)
