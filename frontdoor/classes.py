@@ -1,7 +1,7 @@
 """An output told as classes: the highest values with their indices, as the protocol's `classification` has it.
 
 Each row of a batch (the whole tensor, where there is no batch) becomes its `count` highest elements, as texts such as
-`0.93:207`. There are no labels: models here have no label files. Read `frontdoor/door.py` next.
+`0.930000:207`. There are no labels: models here have no label files. Read `frontdoor/door.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -31,7 +31,7 @@ def classified(spec: TensorSpec, view: memoryview, count: int, *, batched: bool)
     texts = []
     for row in rows:
         best = np.argsort(-row.astype(np.float64), kind="stable")[:count]
-        texts += [f"{row[index]}:{index}" for index in best]
+        texts += [f"{row[index]:f}:{index}" if row.dtype.kind == "f" else f"{row[index]}:{index}" for index in best]
     raw = bytes_encode(texts)
     shape = (len(rows), count) if batched and spec.shape else (count,)
     return TensorSpec(spec.name, DType.BYTES, shape, len(raw)), memoryview(raw)

@@ -95,6 +95,8 @@ class Door:  # mutable: counts what is going on
         """A model; without a version the highest one. Raises NOT_FOUND, and UNAVAILABLE unless it takes requests
         (which `ready` asks for)."""
         versions = self.versions(name)
+        if version and not (version.isascii() and version.isdigit()):
+            raise InvalidArgument(f"version {version[:40]!r} is no number; give one, or leave it out")
         if version:
             versions = tuple(model for model in versions if model.version == version)
             if not versions:

@@ -70,8 +70,17 @@ class Facts:  # mutable: remembers log settings
         return self._engine.ready and not self.draining
 
     def model_ready(self, name: str, version: str) -> bool:
-        """Whether a model takes requests. Raises NOT_FOUND for one that is not there."""
-        return self.ready() and self._door.model(name, version, ready=False).ready
+        """Whether a model takes requests; one that is not there does not. Raises INVALID_ARGUMENT."""
+        try:
+            return self.ready() and self._door.model(name, version, ready=False).ready
+        except Refusal as error:
+            if error.status is Status.NOT_FOUND:
+                return False
+            raise
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a model of that name, ready or not."""
+        return any(model.name == name for model in self._engine.models())
 
     async def metadata(self, name: str, version: str) -> tuple[Model, tuple[str, ...]]:
         """A model as it is now, and all its versions that serve. Raises NOT_FOUND or UNAVAILABLE."""
@@ -83,9 +92,12 @@ class Facts:  # mutable: remembers log settings
         return await self._engine.config(self._door.model(name, version))
 
     async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
-        """Figures of one model, or of all. Raises NOT_FOUND."""
+        """Figures of one model, or of all. Raises INVALID_ARGUMENT for one that is not there, as Triton does."""
         if name:
-            self._door.model(name, version, ready=False)
+            try:
+                self._door.model(name, version, ready=False)
+            except Refusal as error:
+                raise InvalidArgument(str(error)) from None
         return await self._engine.statistics(name, version)
 
     # Repository.

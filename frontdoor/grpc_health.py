@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from fabric.errors import OverspillError
 from frontdoor.grpc_service import SERVICE
 from frontdoor.messages import message
 
@@ -60,9 +59,11 @@ class Health:  # mutable: the watchers
 
     def state(self, name: str) -> int:
         """What is to be said of a name."""
-        try:
-            ready = self._facts.ready() if name in {"", SERVICE} else self._facts.model_ready(name, "")
-        except OverspillError:
+        if name in {"", SERVICE}:
+            ready = self._facts.ready()
+        elif self._facts.knows(name):
+            ready = self._facts.model_ready(name, "")
+        else:
             return SERVICE_UNKNOWN
         return SERVING if ready and not self._ended else NOT_SERVING
 

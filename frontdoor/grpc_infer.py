@@ -123,12 +123,7 @@ def write_response(done: Done, *, final: bool | None = None) -> bytes:
     contents: list[memoryview | bytes] = []
     for output in done.outputs:
         spec = output.spec
-        told = response.outputs.add(name=spec.name, datatype=spec.dtype.name, shape=spec.shape)
-        if output.place is not None:
-            told.parameters["shared_memory_region"].string_param = output.place.region
-            told.parameters["shared_memory_byte_size"].int64_param = output.place.nbytes
-            if output.place.offset:
-                told.parameters["shared_memory_offset"].int64_param = output.place.offset
+        response.outputs.add(name=spec.name, datatype=spec.dtype.name, shape=spec.shape)
         # An entry for each output, an empty one where the bytes are elsewhere: clients count.
         contents.append(output.data if output.data is not None else b"")
     return joined(response.SerializeToString(), contents)
@@ -143,6 +138,5 @@ def write_stream_error(request_id: str, told: str) -> bytes:
     """The response of a stream that says why a request failed, with the request's id as far as it was read."""
     response = _StreamResponse(error_message=told)
     response.infer_response.id = request_id
-    response.infer_response.parameters["triton_final_response"].bool_param = True
     raw: bytes = response.SerializeToString()
     return raw

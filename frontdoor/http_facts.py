@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from fabric.control import Duration, ModelStatistics
     from frontdoor.door import Caller, Door
-    from frontdoor.engine import Tensor
+    from frontdoor.engine import Model, Tensor
     from frontdoor.facts import Facts
 
+_CACHE = {"cache_hit": {"count": 0, "ns": 0}, "cache_miss": {"count": 0, "ns": 0}}
+"""No reply is cached here; clients of Triton read these all the same."""
 _MODELS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 
 
@@ -101,9 +103,7 @@ class HttpFacts:
         if not isinstance(ready, bool):
             raise InvalidArgument(f"'ready' is {ready!r}; give true or false")
         models = self.facts.index(request.match_info.get("repository", ""), ready=ready)
-        return web.json_response(
-            [{"name": m.name, "version": m.version, "state": m.state, "reason": m.reason} for m in models]
-        )
+        return web.json_response([_indexed(model) for model in models])
 
     async def _load(self, request: web.Request) -> web.Response:
         await self.facts.load(request.match_info["model"], await _body_parameters(request))
@@ -172,6 +172,11 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.dtype, "shape": list(tensor.dims)}
 
 
+def _indexed(model: Model) -> dict[str, str]:
+    told = {"name": model.name, "version": model.version, "state": model.state}
+    return {**told, "reason": model.reason} if model.reason else told
+
+
 def _spent(spent: Duration) -> dict[str, int]:
     return {"count": spent.count, "ns": spent.ns}
 
@@ -184,7 +189,7 @@ def _figures(figures: ModelStatistics) -> dict[str, Any]:
         "last_inference": figures.last_inference_ms,
         "inference_count": figures.inference_count,
         "execution_count": figures.execution_count,
-        "inference_stats": {name: _spent(getattr(figures, name)) for name in whole},
+        "inference_stats": {**{name: _spent(getattr(figures, name)) for name in whole}, **_CACHE},
         "batch_stats": [
             {"batch_size": each.batch_size, **{name: _spent(getattr(each, name)) for name in whole[3:]}}
             for each in figures.batches

@@ -170,13 +170,8 @@ def write_response(done: Done) -> tuple[bytes, int | None]:
     for output in done.outputs:
         spec = output.spec
         told: dict[str, Any] = {"name": spec.name, "datatype": spec.dtype.name, "shape": list(spec.shape)}
-        if output.place is not None:
-            told["parameters"] = {
-                "shared_memory_region": output.place.region,
-                "shared_memory_offset": output.place.offset,
-                "shared_memory_byte_size": output.place.nbytes,
-            }
-        elif output.data is not None and output.wanted.binary:
+        # Of what went to shared memory nothing is told: stock clients take any parameters for a binary tensor's.
+        if output.data is not None and output.wanted.binary:
             told["parameters"] = {"binary_data_size": spec.nbytes}
             behind.append(output.data)
         elif output.data is not None:

@@ -62,6 +62,9 @@ def test_server_and_models_are_described(front: Front, client: Any) -> None:
     assert client.is_server_ready()
     assert client.is_model_ready("trio")
     assert client.is_model_ready("trio", "1")
+    assert not client.is_model_ready("nobody")
+    assert status(lambda: client.get_model_metadata("nobody"))[0] == "StatusCode.NOT_FOUND"
+    assert status(lambda: client.get_inference_statistics("nobody"))[0] == "StatusCode.INVALID_ARGUMENT"
     assert "system_shared_memory" in client.get_server_metadata().extensions
     metadata = client.get_model_metadata("batch")
     assert (metadata.name, list(metadata.versions), metadata.platform) == ("batch", ["1"], "python")
@@ -133,7 +136,7 @@ def test_classes_are_told(client: Any) -> None:
     rows = np.array([[0, 3, 1, 2], [9, 8, 7, 6]], np.float32)
     wanted = [triton.InferRequestedOutput("y", class_count=2)]
     answer = client.infer("batch", [given("x", rows, "FP32")], outputs=wanted).as_numpy("y")
-    assert answer.tolist() == [[b"3.0:1", b"2.0:3"], [b"9.0:0", b"8.0:1"]]
+    assert answer.tolist() == [[b"3.000000:1", b"2.000000:3"], [b"9.000000:0", b"8.000000:1"]]
 
 
 def test_parameters_are_read_as_stock_clients_send_them(client: Any) -> None:

@@ -55,7 +55,7 @@ def test_server_and_models_are_described(client: Any) -> None:
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
     assert client.get_model_metadata("batch")["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
     assert client.get_model_config("batch")["max_batch_size"] == 8
-    assert {"name": "trio", "version": "1", "state": "READY", "reason": ""} in client.get_model_repository_index()
+    assert {"name": "trio", "version": "1", "state": "READY"} in client.get_model_repository_index()
     assert client.get_trace_settings()["trace_level"] == ["OFF"]
     assert client.get_log_settings()["log_info"] is True
 

@@ -50,8 +50,6 @@ def test_all_64_mixes_of_raw_and_shared(client: Any) -> None:
                 if mix[3 + n]:
                     assert raw[n] == b""
                     found = shared_memory.get_contents_as_numpy(outs, np.float32, [n + 2], offset=1000 * n)
-                    told = result.get_output(f"y{n}").parameters
-                    assert told["shared_memory_byte_size"].int64_param == arrays[n].nbytes
                 else:
                     found = result.as_numpy(f"y{n}")
                 np.testing.assert_array_equal(found, arrays[n], f"{mix} {n}")

@@ -91,7 +91,7 @@ def test_classes_of_each_row() -> None:
     spec = TensorSpec.of("y", DType.FP32, (2, 3))
     told, raw = classified(spec, memoryview(array.tobytes()), 2, batched=True)
     assert (told.dtype, told.shape) == (DType.BYTES, (2, 2))
-    assert values_of(DType.BYTES, 4, raw) == ["3.0:1", "2.0:2", "5.0:0", "5.0:1"]
+    assert values_of(DType.BYTES, 4, raw) == ["3.000000:1", "2.000000:2", "5.000000:0", "5.000000:1"]
     told, _ = classified(spec, memoryview(array.tobytes()), 99, batched=False)
     assert told.shape == (6,)
     empty = TensorSpec.of("y", DType.FP32, (0, 3))
