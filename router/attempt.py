@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.resident import Referring
+    from router.steps import Read
     from router.workers import Worker
 
 
@@ -121,7 +122,8 @@ def may_retry(error: OverspillError, idempotent: bool) -> bool:
 class Attempts:  # mutable: the state of one request
     """The machine of one request. `backoff(n)` gives the seconds to wait after attempt n; `request_no` is its number
     while it is counted as out, else 0; `hint` the caller's guess of its cost, 0 for none; `fresh` are the workers whose
-    load was just read for it, None where pages are not read; `needs` are the residents it refers to, if any."""
+    load was just read for it, None where pages are not read; `beside` a read that it does not wait for; `needs` are the
+    residents it refers to, if any."""
 
     __slots__ = (
         "_attempts_max",
@@ -132,6 +134,7 @@ class Attempts:  # mutable: the state of one request
         "_last",
         "_looks",
         "avoid",
+        "beside",
         "count",
         "deadline",
         "fresh",
@@ -152,6 +155,7 @@ class Attempts:  # mutable: the state of one request
         self.request_no = 0
         self.hint = 0.0
         self.fresh: tuple[Worker, ...] | None = None
+        self.beside: Read | None = None
         self.needs: Referring | None = None
         self.count = 0
         self.avoid: tuple[str, ...] = ()

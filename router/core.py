@@ -20,7 +20,7 @@ from router.attempt import Attempts
 from router.backoff import FullJitter
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
-from router.fresh import far, near, pays
+from router.freshen import freshen
 from router.hedge import Hedger
 from router.pick import Nobody
 from router.record import Record
@@ -32,7 +32,7 @@ from router.steps import Read, Wait
 from router.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
     from random import Random
 
     from fabric.memory.arena import Arena
@@ -73,6 +73,7 @@ class Core:
         self.racing: Callable[[Attempt], Answer] | None = None  # carries out, for a blocking caller, what may be hedged
         self.pages: ReadPage | None = None
         """Reads a worker's load page, in microseconds; None where no wire can, and reports come with answers."""
+        self.pages_read = self.pages_unread = 0
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
         if config.explain_kept or config.explain_file:
             self._dispatcher.record = Record(max(config.explain_kept, 1), to_file=bool(config.explain_file))
@@ -128,27 +129,10 @@ class Core:
         for worker in step.workers:
             page = self.pages(worker)
             if page is not None:
+                self.pages_read += 1
                 self.told(worker, page, step.kind)
-
-    def _freshen(self, attempts: Attempts, nbytes: int) -> Iterator[Read]:
-        """Reads the pages of whoever may take a request, and notes them as its candidates."""
-        model, hint, avoid = attempts.model, attempts.hint, attempts.avoid
-        assert self.pages is not None, "asked for only where pages can be read"
-        with self.lock:
-            kind = self.table.hints.kind(model) if hint else self.table.work.kind(model, nbytes)
-            offer, units = self.table.offer(model), kind.units(hint)
-            candidates = near(offer, avoid, self.clock())
-        if candidates:
-            yield Read(candidates, kind)
-        if offer.remote:
-            with self.lock:
-                now = self.clock()
-                remote = far(offer, avoid, kind, units, self.config.remote_sample, self.rng, now)
-                worth_it = pays(candidates, remote, kind, units, nbytes + kind.reply_bytes, now)
-            if remote and worth_it:
-                yield Read(tuple(remote), kind)
-                candidates += tuple(remote)
-        attempts.fresh = candidates
+            else:
+                self.pages_unread += 1
 
     def _blamed(self, error: OverspillError) -> OverspillError:
         return self.holdings.blamed(error) if isinstance(error, ArenaFull) else error
@@ -167,7 +151,7 @@ class Core:
         try:
             while True:
                 if self.pages is not None:
-                    yield from self._freshen(attempts, body.layout.body_bytes)
+                    yield from freshen(self, attempts, body.layout.body_bytes)
                 attempt = self._dispatcher.begin(model, body, priority, attempts)
                 if isinstance(attempt, Nobody):
                     yield Wait(attempts.nobody(attempt.sentence(model), self.clock()), for_worker=True)
@@ -295,6 +279,8 @@ class Core:
                 workers=tuple(repr(worker) for worker in self.table.workers),
                 panics=self._dispatcher.panics,
                 bytes_sent=self._dispatcher.bytes_sent,
+                pages_read=self.pages_read,
+                pages_unread=self.pages_unread,
                 residents_sent=self._dispatcher.residents.sent,
                 residents_missed=self._dispatcher.residents.missed,
             )

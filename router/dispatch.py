@@ -24,6 +24,7 @@ from router.patience import refuse_late
 from router.pick import Nobody, Picked, pick
 from router.resident import Sent
 from router.tie import partner
+from router.tied import Tied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from router.price import Terms
     from router.record import Record
     from router.resident import Referring, Resident
+    from router.steps import Read
     from router.table import Command, Table
     from router.workers import Worker, WorkerLink
 
@@ -50,27 +52,6 @@ NEUTRAL = (errors.ResourceExhausted, errors.DeadlineExceeded, errors.Cancelled, 
 """Errors that tell nothing of a worker's health: it was busy, or the caller was in a hurry."""
 
 
-class Tied:  # mutable: whoever carries the attempt out says who won
-    """The other worker of an attempt that was sent to two: it counts as out at both until one has answered."""
-
-    __slots__ = ("began_s", "dispatch", "link", "picked", "won")
-
-    def __init__(self, picked: Picked, link: WorkerLink, dispatch: Dispatch, began_s: float) -> None:
-        self.began_s = began_s
-        self.picked = picked
-        self.link = link
-        self.dispatch = dispatch
-        self.won = False
-
-    @classmethod
-    def at(cls, picked: Picked, attempt: Attempt) -> Tied:
-        """Books the attempt at the other worker too."""
-        worker, link = picked.worker, picked.worker.link
-        assert link is not None, "a picked worker has a link"
-        dispatch = worker.ahead.sent(worker.speed.full_ms(attempt.kind) * attempt.units)
-        return cls(picked, link, dispatch, attempt.began_s)
-
-
 class Attempt:  # mutable: its outcome is entered once
     """One dispatch to one worker, from `Dispatcher.begin` to `Dispatcher.end`: send `call` on `link` until `deadline`,
     and enter the `outcome`. It stays None if the attempt was given up on. `missing`: residents that the call brings."""
@@ -78,6 +59,7 @@ class Attempt:  # mutable: its outcome is entered once
     __slots__ = (
         "_whole",
         "began_s",
+        "beside",
         "call",
         "deadline",
         "dispatch",
@@ -118,6 +100,7 @@ class Attempt:  # mutable: its outcome is entered once
         self.hint = hint
         self.tied: Tied | None = None
         self.round_trip_ms = 0.0
+        self.beside: Read | None = None
         self.needs: Referring | None = None
         self.missing: tuple[Resident, ...] = ()
         self.outcome: Answer | OverspillError | None = None
@@ -213,15 +196,22 @@ class Dispatcher:
                 split = found.candidates > 1 and attempts.idempotent and worker.speed.known(kind)
                 deadline = attempts.sent(terms[0] / 1000.0 if split else None, now)
                 request_id = RequestId(self._client_id, attempts.request_no)
-                movable = found.candidates > 1 and attempts.idempotent
+                movable = attempts.idempotent and (found.candidates > 1 or attempts.beside is not None)
                 number, ack_no = attempts.count - 1, self._accounting.ack_no
                 call = Call(request_id, model, body, ack_no, priority, number, reply_bytes, movable)
                 dispatch = worker.ahead.sent(worker.speed.full_ms(kind) * units)
                 size = (units, attempts.hint)
                 begun = Attempt(found, link, call, dispatch, deadline, attempts.deadline, kind, now, *size)
+                begun.beside = attempts.beside
                 if needs is not None:
                     begun.needs, begun.missing = needs, needs.claim(worker)
-                elif self._tied and attempts.idempotent and (other := partner(begun, attempts.fresh, nbytes, now)):
+                # With a read beside it, whom to tie it with is known when that is done.
+                elif (
+                    begun.beside is None
+                    and self._tied
+                    and attempts.idempotent
+                    and (other := partner(begun, attempts.fresh, nbytes, now))
+                ):
                     begun.tied = Tied.at(other, begun)
                 if self.record is not None and seen is not None:
                     told, tied = str(request_id), begun.tied

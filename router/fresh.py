@@ -1,10 +1,13 @@
-"""Which workers' load pages are read before a pick: all local ones, then, where it can pay, a few remote ones.
+"""Which workers' load pages are read for a request: all local ones, then, where it can pay, a few remote ones.
 
 To read a few at random gives each of them an equal chance to be idle; most are not. What was read before says who is
 likelier to be, even when it is a little old, so most reads go there; the random ones find who has become idle since,
 and keep many routers from reading, and loading, the same few. Nothing is taken off an old figure for the time that
 passed: others have sent work meanwhile, about as much as was done. Remote pages are not read where even an idle remote
-worker would answer later than the best local one. This module reads nothing. Read `router/pick.py` next.
+worker would answer later than the best local one. A request waits for the remote pages only where that costs little
+beside its own run; else it goes to a local worker at once, the pages are read beside it, and a remote worker that would
+end it sooner is tied with the local one when they are there (`router/tie.py`). This module reads nothing. Read
+`router/freshen.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 RANKED_MAX = 64
 """Remembered figures that are compared for one request; of a larger fleet, so many at random."""
+READ_SHARE_MAX = 0.05
+"""A request waits for a read that takes at most this part of its own run: an error of an estimate is larger."""
 _BEST_SHARE = 3 / 5
 """Part of the reads that goes to those that looked best (docs/routing.md compares other parts)."""
 
@@ -54,6 +59,14 @@ def far(
         if worker.name not in avoid and not worker.why_not(now):
             found.append(worker)
     return found
+
+
+def dear(local: tuple[Worker, ...], remote: list[Worker], kind: Kind, units: float, now: float) -> bool:
+    """Whether to wait for the remote pages would cost more than their worth: only where a local worker is there."""
+    if not local:
+        return False
+    run_ms = min(each.speed.predict_ms(kind, now) for each in local) * units
+    return max(each.line.predict_ms(0, now) for each in remote) > READ_SHARE_MAX * run_ms
 
 
 def pays(local: tuple[Worker, ...], remote: list[Worker], kind: Kind, units: float, nbytes: int, now: float) -> bool:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.dispatch import Tied
 from router.pick import Nobody, pick
+from router.tied import Tied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from router.dispatch import Attempt
     from router.table import Table
 
-HEDGE_AFTER_RUNS = 2.0
-"""A copy is sent when the answer is late by two runs: where the slowest percents of usual requests lie."""
+HEDGE_AFTER_RUNS = 1.5
+"""A copy is sent when the answer is late by so many runs: where the slowest percents of usual requests lie."""
+AGAIN_RUNS = 0.5
+"""Where nobody could begin a copy at once, or none may be sent now, it is asked again after so much: somebody becomes
+idle within about a run, and to give up at the first look leaves half of the stalls as they are."""
 HEDGE_AFTER_MIN_S = 0.002
 """A copy that is sent sooner would race with the network, not with a stall."""
 WAIT_SHARE_MAX = 0.5
@@ -85,6 +88,10 @@ class Hedger:
                 return None
         total_ms, compute_ms = picked.terms[0], picked.terms[4]
         return max(HEDGE_AFTER_MIN_S, (total_ms + HEDGE_AFTER_RUNS * compute_ms) / 1000.0)
+
+    def again_s(self, attempt: Attempt) -> float:
+        """When to ask for a copy again, in seconds from now."""
+        return max(HEDGE_AFTER_MIN_S, AGAIN_RUNS * attempt.picked.terms[4] / 1000.0)
 
     def copy(self, attempt: Attempt) -> Tied | None:
         """Books a copy at the cheapest other worker; None where it would wait there, or nothing is left."""

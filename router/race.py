@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fabric.transport import Answer
     from router.dispatch import Attempt
     from router.hedge import Hedger
+    from router.tied import Tied
 
 
 def racing(
@@ -40,9 +41,8 @@ async def race(hedger: Hedger, attempt: Attempt) -> Answer:
     second: asyncio.Future[Answer] | None = None
     kept: asyncio.Future[Answer] | None = None
     try:
-        after_s = hedger.after_s(attempt)
-        await asyncio.wait({first}, timeout=after_s)
-        if after_s is not None and not first.done() and (tied := hedger.copy(attempt)) is not None:
+        tied = await _late(hedger, attempt, first)
+        if tied is not None:
             second = asyncio.ensure_future(tied.link.call_async(attempt.call, attempt.deadline))
             await _one_answered(first, second)
             if _answered(second) and not _answered(first):
@@ -54,6 +54,20 @@ async def race(hedger: Hedger, attempt: Attempt) -> Answer:
         for call in (first, second):
             if call is not None and call is not kept:
                 await _let_go(call)
+
+
+async def _late(hedger: Hedger, attempt: Attempt, first: asyncio.Future[Answer]) -> Tied | None:
+    """Waits until the original is over, or is so late that a copy may be sent, and somebody can begin it."""
+    wait_s = hedger.after_s(attempt)
+    while wait_s is not None:
+        await asyncio.wait({first}, timeout=wait_s)
+        if first.done():
+            return None
+        tied = hedger.copy(attempt)
+        if tied is not None:
+            return tied
+        wait_s = hedger.again_s(attempt)
+    return None
 
 
 async def _one_answered(first: asyncio.Future[Answer], second: asyncio.Future[Answer]) -> None:

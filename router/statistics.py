@@ -29,6 +29,9 @@ class RouterStatistics:
     """Resident inputs that went along with a request, because the node was not known to keep them."""
     residents_missed: int = 0
     """Requests that a node gave back because it no longer kept a resident."""
+    pages_read: int = 0
+    """Load pages that were read for requests; `pages_unread` could not be, and the reports of answers counted."""
+    pages_unread: int = 0
     registry_age_s: float = float("inf")
     """Seconds since the registry last answered."""
     registry_trouble: str = ""

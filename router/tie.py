@@ -3,8 +3,8 @@
 An estimate of a wait is wrong by about as much as runs differ, so the second cheapest worker is often free first; a
 tie finds out instead of guessing. It costs a message each way, and a second run where both begin before either can
 withdraw: the way from one to the other. So a request is tied only if it would wait at the cheapest for longer than
-that, or if what is known of the cheapest is so old that others may have taken its place, and the two are expected to
-begin far enough apart. This module sends nothing. Read `router/dispatch.py` next.
+that. One that was sent to a local worker before remote pages were there is tied when they are, with a remote worker
+that would answer sooner (`sooner`). This module sends nothing. Read `router/dispatch.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -28,25 +28,38 @@ WAYS_MIN = 2.0
 """A request must be expected to wait for twice the way between the two, and half a millisecond."""
 COST_MAX = 2.0
 """The second may cost twice as much as the first: estimates are about as wrong as that when a worker turns slow."""
-STALE_SHARE, STALE_MIN_MS = 0.05, 1.0
-"""What is known of a worker is old when the request arrives there later than this part of its own run, and a little."""
 
 
 def partner(attempt: Attempt, fresh: tuple[Worker, ...] | None, nbytes: int, now: float) -> Picked | None:
     """The second worker of an attempt; None where one is enough."""
     found = attempt.picked
-    first, terms = found.worker, found.terms
+    terms = found.terms
     waits = terms[2] + terms[3]
-    age_ms = (now - first.ahead.reported_at_s) * 1000.0 + terms[1] / 2.0
-    stale = age_ms > STALE_MIN_MS + STALE_SHARE * terms[4]
     for worker, other in _others(attempt, fresh, nbytes, now):
         if worker.link is None or other[0] > COST_MAX * terms[0]:
             continue
-        way_ms = (terms[1] + other[1]) / 2.0
-        apart_ms = abs(other[2] + other[3] + other[1] / 2.0 - waits - terms[1] / 2.0)
-        if waits >= WAIT_MIN_MS + WAYS_MIN * way_ms or (stale and apart_ms >= WAIT_MIN_MS + way_ms):
+        if waits >= WAIT_MIN_MS + WAYS_MIN * (terms[1] + other[1]) / 2.0:
             return Picked(worker, other, found.candidates)
     return None
+
+
+def sooner(attempt: Attempt, read: tuple[Worker, ...], nbytes: int, now: float) -> Picked | None:
+    """The worker among those read that would answer an attempt sooner than the one that has it; None if none would.
+
+    What is left before the attempt there is its wait at the pick, less the time since."""
+    found = attempt.picked
+    terms = found.terms
+    left_ms = max(0.0, terms[2] + terms[3] - (now - attempt.began_s) * 1000.0) + terms[4]
+    best: tuple[Terms, Worker] | None = None
+    for worker in read:
+        if worker.link is None or worker is found.worker or worker.why_not(now):
+            continue
+        other = price(worker.line, worker.ahead, worker.speed, attempt.kind, nbytes, now, attempt.units)
+        if best is None or other[0] < best[0][0]:
+            best = other, worker
+    if best is None or best[0][0] >= left_ms:
+        return None
+    return Picked(best[1], best[0], found.candidates + len(read))
 
 
 def _others(

@@ -144,6 +144,12 @@ class Policy(Protocol):
         """The workers the request goes to: one, or several that are tied (the first to begin it claims it). None to be
         asked once more what it wants to read."""
 
+    def beside(self, task: Task) -> tuple[int, ...]:
+        """The workers to read beside a request that was just sent, for `tie`."""
+
+    def tie(self, task: Task, reports: Sequence[Report], now: float) -> tuple[int, ...]:
+        """The worker, if any, that a request which has not begun is sent to as well: `beside` was read."""
+
     def answered(self, task: Task, answer: Answered, now: float) -> None:
         """An answer came."""
 
@@ -165,6 +171,14 @@ class Quiet:
 
     def answered(self, task: Task, answer: Answered, now: float) -> None:
         """Learns nothing."""
+
+    def beside(self, task: Task) -> tuple[int, ...]:
+        """Reads nobody."""
+        return ()
+
+    def tie(self, task: Task, reports: Sequence[Report], now: float) -> tuple[int, ...]:
+        """Ties nothing."""
+        return ()
 
     def probes(self, now: float) -> tuple[int, ...]:
         """Probes nobody."""

@@ -19,6 +19,7 @@ from fabric.transport import Answer, PeerFacts, WireName
 from router.config import RouterConfig
 from router.core import Core
 from router.dispatch import Attempt
+from router.freshen import tie_late
 from router.load import Page
 from router.steps import Read
 from router.table import Dial
@@ -146,6 +147,23 @@ class Priced:  # mutable: a router
         if attempt.tied is None:
             return (first,)
         return first, self._numbers[attempt.tied.picked.worker.name]
+
+    def beside(self, task: Task) -> tuple[int, ...]:
+        """Whom the core wants to know of while the request is out."""
+        out = task.slot
+        read = out.attempt.beside if isinstance(out, _Out) and out.attempt is not None else None
+        return tuple(self._numbers[worker.name] for worker in read.workers) if read is not None else ()
+
+    def tie(self, task: Task, reports: Sequence[Report], now: float) -> tuple[int, ...]:
+        """Hands over those pages, and sends the request to a second worker too if the core says so."""
+        self._now = now
+        for report in reports:
+            self._tell(report)
+        out = task.slot
+        if task.begun_by >= 0 or not isinstance(out, _Out) or out.attempt is None:
+            return ()  # it has begun, which a local worker tells at once
+        tied = tie_late(self.core, out.attempt)
+        return (self._numbers[tied.picked.worker.name],) if tied is not None else ()
 
     def _tell(self, report: Report) -> None:
         table = self.core.table

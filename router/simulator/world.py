@@ -2,8 +2,9 @@
 
 A request arrives at its router, which may read some workers (there and back), then sends it; it waits and runs at its
 worker, and the answer goes back. Tied requests go to several workers, and the first that begins one has the others
-withdraw it, one way to the router and one way on: where two begin within that time, both run. Everything that takes
-time on the wire takes it here. Nothing is drawn while a run lasts but what policies draw from their own sources.
+withdraw it, one way to the router and one way on: where two begin within that time, both run. A router may also read
+workers beside a request that it has sent, and tie it with one of them while it waits. Everything that takes time on the
+wire takes it here. Nothing is drawn while a run lasts but what policies draw from their own sources.
 Read `router/simulator/measure.py` next.
 """
 
@@ -94,9 +95,24 @@ class World:  # mutable: a run
         for worker in chosen:
             self.sent[worker] += 1
             self._at(self.now + reach[worker], self._reached, task, worker)
+        beside = policy.beside(task)
+        if beside:
+            self.reads += len(beside)
+            far_s = max(reach[worker] for worker in beside)
+            self._at(self.now + far_s, self._read_beside, task, beside, far_s)
         for worker in policy.probes(self.now):
             self.probes += 1
             self._at(self.now + reach[worker], self._probe, task.router, worker)
+
+    def _read_beside(self, task: Task, wanted: tuple[int, ...], back_s: float) -> None:
+        reports = tuple(self.nodes[worker].report(task.router, self.now) for worker in wanted)
+        self._at(self.now + back_s, self._tie, task, reports)
+
+    def _tie(self, task: Task, reports: tuple[Report, ...]) -> None:
+        for worker in self.policies[task.router].tie(task, reports, self.now):
+            task.tied = (*task.tied, worker)
+            self.sent[worker] += 1
+            self._at(self.now + self._reach[task.router][worker], self._reached, task, worker)
 
     def _reached(self, task: Task, worker: int) -> None:
         node = self.nodes[worker]

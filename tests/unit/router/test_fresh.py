@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +14,13 @@ from fabric.transport import WireName
 from router.config import RouterConfig
 from router.dispatch import Attempt
 from router.fresh import RANKED_MAX, far, near, pays
+from router.freshen import tie_late
 from router.load import Page
 from router.steps import Read
 from tests.unit.router.fleet import Fleet, answer, name_of
+
+if TYPE_CHECKING:
+    from tests.unit.router.fleet import Life
 
 
 def names(*count: int) -> tuple[str, ...]:
@@ -176,22 +181,58 @@ def test_a_record_names_the_second_of_a_tie() -> None:
     fleet.finish(life, answer())  # type: ignore[arg-type]
 
 
-def test_a_remote_worker_that_was_read_long_ago_is_tied_with_a_local_one() -> None:
+def far_away(wait_ms: float, away_ms: float) -> tuple[Fleet, Life, Attempt]:
+    """A request whose local worker is busy for `wait_ms`, and a remote one, 6 ms there and back, for `away_ms`; the
+    attempt is out, and the read beside it is done."""
     fleet = reading("home", "away", tied=True, local=("home",))
     for worker in fleet.core.table.workers:
         for _ in range(20):
             worker.line.learn(0, 0.02 if worker.is_local else 6.0, fleet.now)
-    kind = fleet.core.table.work.kind("plan", 32)
     life = fleet.life()
-    while isinstance(step := life.send(None), Read):
-        kind = step.kind
-        for worker in step.workers:
-            ms = 25.0 if worker.is_local else 0.0
-            page = Page(Load(1, 0, int(ms * 1000), 1), fleet.now - (0.0 if worker.is_local else 0.003), 20.0)
-            fleet.core.told(worker, page, kind)
-    assert isinstance(step, Attempt)
-    assert step.picked.worker.name == "away"
-    assert step.tied is not None, "others may have taken its place meanwhile"
-    assert step.tied.picked.worker.name == "home"
+    step = life.send(None)
+    assert isinstance(step, Read)
+    assert [worker.name for worker in step.workers] == ["home"], "remote pages are not waited for"
+    fleet.core.told(step.workers[0], Page(Load(1, 0, int(wait_ms * 1000), 1), fleet.now, 20.0), step.kind)
+    attempt = life.send(None)
+    assert isinstance(attempt, Attempt)
+    assert attempt.picked.worker.name == "home"
+    assert attempt.beside is not None
+    fleet.now += 0.006
+    for worker in attempt.beside.workers:
+        fleet.core.told(worker, Page(Load(1, 0, int(away_ms * 1000), 1), fleet.now - 0.003, 20.0), step.kind)
+    return fleet, life, attempt
+
+
+def test_a_request_does_not_wait_for_pages_that_are_far_and_is_tied_when_they_are_there() -> None:
+    fleet, life, attempt = far_away(60.0, 0.0)
+    tied = tie_late(fleet.core, attempt)
+    assert tied is not None
+    assert tied.picked.worker.name == "away"
+    assert [worker.ahead.out for worker in fleet.core.table.workers] == [1, 1]
+    tied.won = True
     fleet.finish(life, answer())
     fleet.assert_idle()
+
+
+def test_a_request_that_would_not_end_sooner_far_away_stays_where_it_is() -> None:
+    fleet, life, attempt = far_away(60.0, 60.0)
+    assert tie_late(fleet.core, attempt) is None
+    fleet.finish(life, answer())
+    fleet.assert_idle()
+
+
+def test_pages_that_cannot_be_read_are_counted_and_reports_decide() -> None:
+    fleet = reading("a", "b")
+    fleet.worker("a").ahead.reported(Load(1, 0, 80_000, 1), fleet.now)
+    life = fleet.life()
+    step = life.send(None)
+    assert isinstance(step, Read)
+    fleet.core.read(step)
+    attempt = life.send(None)
+    assert isinstance(attempt, Attempt)
+    assert attempt.picked.worker.name == "b"
+    assert fleet.core.statistics().pages_unread == 2
+    fleet.core.pages = lambda _: Page(Load(9, 0, 0, 1), fleet.now)
+    fleet.core.read(step)
+    assert fleet.core.statistics().pages_read == 2
+    fleet.finish(life, answer())

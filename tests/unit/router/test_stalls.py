@@ -83,10 +83,12 @@ class Stalling(Town):
         if what == "late":
             hedger = self.core.hedger
             assert hedger is not None
-            if (tied := hedger.copy(request.attempt)) is not None:
-                self.copies += 1
-                done_s, copied = serve(tied.picked.worker.name, 1.0)
-                put(done_s, "second", request, copied)
+            if (tied := hedger.copy(request.attempt)) is None:
+                put(self.now + hedger.again_s(request.attempt), "late", request)
+                return
+            self.copies += 1
+            done_s, copied = serve(tied.picked.worker.name, 1.0)
+            put(done_s, "second", request, copied)
             return
         if what == "second":
             assert request.attempt.tied is not None
@@ -99,7 +101,7 @@ class Stalling(Town):
 def test_hedging_cuts_the_slowest_of_a_thousand_for_a_twentieth_of_the_work() -> None:
     plain, hedged = Stalling(0.0), Stalling(0.05)
     before_s, after_s = plain.flood(0.4, 12_000), hedged.flood(0.4, 12_000)
-    assert np.percentile(after_s, 99.9) <= 0.85 * np.percentile(before_s, 99.9)
+    assert np.percentile(after_s, 99.9) <= 0.5 * np.percentile(before_s, 99.9)
     assert 0 < hedged.copies <= 0.05 * 12_000 + 1
 
 

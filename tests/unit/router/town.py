@@ -35,7 +35,8 @@ class Node:  # mutable: works
         at = min(range(len(self.free_s)), key=self.free_s.__getitem__)
         begun_s = max(self.free_s[at], arrived_s)
         self.free_s[at] = begun_s + self.service_s
-        work_s = sum(max(0.0, free_s - begun_s) for free_s in self.free_s)
+        # As a node does, it leaves out the request that the report comes with.
+        work_s = sum(max(0.0, free_s - begun_s) for free_s in self.free_s) - self.service_s
         load = Load(self.sequence, self.accepted, int(work_s * 1e6), len(self.free_s))
         return self.free_s[at] + self.wire_s / 2, load, begun_s - arrived_s
 
