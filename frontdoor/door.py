@@ -73,6 +73,8 @@ class Door:  # mutable: counts what is going on
         self.leases = leases
         self.counters = Counters()
         self._limits = limits
+        self._models: tuple[Model, ...] = ()
+        self._by_name: dict[str, tuple[Model, ...]] = {}
         self._threads = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="overspill-copy")
 
     def close(self) -> None:
@@ -84,9 +86,14 @@ class Door:  # mutable: counts what is going on
 
     def versions(self, name: str) -> tuple[Model, ...]:
         """All versions of a model. Raises NOT_FOUND."""
-        found = tuple(model for model in self.engine.models() if model.name == name)
+        models = self.engine.models()
+        if models is not self._models:  # it is another tuple after each change
+            self._models, self._by_name = models, {}
+            for model in models:
+                self._by_name[model.name] = (*self._by_name.get(model.name, ()), model)
+        found = self._by_name.get(name, ())
         if not found:
-            known = sorted({model.name for model in self.engine.models()})
+            known = sorted(self._by_name)
             close = get_close_matches(name, known, n=1) or known[:8]
             raise Refusal(Status.NOT_FOUND, f"there is no model {name[:80]!r}; there is {', '.join(close) or 'none'}")
         return found

@@ -92,7 +92,7 @@ class Engine(Protocol):
         """Whether requests are taken."""
 
     def models(self) -> tuple[Model, ...]:
-        """All models, those that are refused too."""
+        """All models, those that are refused too: the same tuple until something changes."""
 
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> Staged:
         """Memory for the inputs of one request. Raises OverspillError: what the model does not take, or no room."""

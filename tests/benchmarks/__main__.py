@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fabric import frame
-from tests.benchmarks import local, rpc_probe
+from tests.benchmarks import frontdoor, local, rpc_probe
 from tests.benchmarks.calibrators import bare_echo, doorbell, memcpy_us
 from tests.benchmarks.table import Goal, as_json, as_text, medians
 from tests.benchmarks.timing import ROUNDS, Figure, p50_each_us, p50_us
@@ -44,6 +44,7 @@ def main() -> int:
     figures += local.figures(SIZES, seconds, rounds)
     figures += calibrate(1, seconds)  # once more at the end: the machine may have changed under us
     figures += rpc_probe.figures(rounds)
+    figures += frontdoor.figures([SMALL, MEDIUM, LARGE], seconds, rounds)
     if args.triton:
         figures += triton(args.triton, rounds, seconds)
     found = medians(figures)
@@ -106,6 +107,11 @@ def judge(found: Found) -> list[Goal]:
         if ("Triton, system shared memory", size) in found:
             ratio = p50("Triton, system shared memory", size) / p50(echo, size)
             goals.append(Goal(f"Triton's shared memory / echo, {text}", 5.0, ratio, at_most=False))
+    shared = p50(frontdoor.RAW, LARGE) / p50(frontdoor.SHM, LARGE)
+    goals.append(Goal("front door, raw / shared memory, 16 MiB", 10.0, shared, at_most=False))
+    if ("Triton, raw in the message", MEDIUM) in found:
+        beside = p50(frontdoor.RAW, MEDIUM) / p50("Triton, raw in the message", MEDIUM)
+        goals.append(Goal("front door / Triton, raw, 1 MiB", 1.3, beside, at_most=True))
     plain_grpc = p50("grpcio unary", SMALL)
     tuned, tls = "grpcio unary, malloc tuned", "grpcio unary, malloc tuned, TLS"
     stream = "grpcio stream of 1 MiB pieces"
