@@ -81,10 +81,22 @@ class ModelStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorFacts:
+    """One executor of a node now. `generation` counts its processes, the standby's too; `state` is the sentinel's word,
+    `ready` says whether it takes work."""
+
+    number: int
+    device: str
+    generation: int
+    state: str
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `load` or `unload`; `model` names
-    one (all, where it is empty and that makes sense); `config` is a whole configuration as Triton's JSON, for `load`
-    alone, which takes the place of the model's `config.pbtxt`."""
+    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `executors`, `load` or `unload`;
+    `model` names one (all, where it is empty and that makes sense); `config` is a whole configuration as Triton's JSON,
+    for `load` alone, which takes the place of the model's `config.pbtxt`."""
 
     word: str
     model: str = ""
@@ -99,6 +111,7 @@ class Reply:
     states: tuple[ModelState, ...] = ()
     statistics: tuple[ModelStatistics, ...] = ()
     config: str = ""
+    executors: tuple[ExecutorFacts, ...] = ()
 
 
 def encode_question(question: Question) -> bytes:
@@ -129,7 +142,9 @@ def decode_reply(line: bytes) -> Reply:
         if "error" in facts:
             raise from_wire(int(facts["code"]), int(facts["fate"]), _text(facts["error"]))
         states = tuple(ModelState(**state) for state in facts["states"])
-        return Reply(states, tuple(_statistics(each) for each in facts["statistics"]), _text(facts["config"]))
+        executors = tuple(ExecutorFacts(**each) for each in facts.get("executors", ()))
+        statistics = tuple(_statistics(each) for each in facts["statistics"])
+        return Reply(states, statistics, _text(facts["config"]), executors)
     except (TypeError, KeyError, ValueError, AttributeError):
         raise ProtocolError("the control socket's answer cannot be read; update the older side") from None
 

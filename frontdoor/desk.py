@@ -1,8 +1,8 @@
 """What a front door knows of its node's models: asked on the node's control socket, each second and on demand.
 
 Asking blocks, so it is done in a thread. Between two answers the last one holds; whether the node is ready at all is
-pushed by the node itself, so that its end is known at once. This module never runs a request. Read
-`fabric/local/control.py` for the questions.
+pushed by the node itself, so that its end is known at once. A node that hangs pushes nothing: it is felt for by a small
+question several times a second. This module never runs a request. Read `fabric/local/control.py` for the questions.
 """
 
 from __future__ import annotations
@@ -10,22 +10,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fabric.control import READY
-from fabric.errors import OverspillError, UnknownModel
+from fabric.errors import DeadlineExceeded, OverspillError, Unavailable, UnknownModel
 from frontdoor.engine import Model, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.control import ModelState, ModelStatistics
+    from fabric.control import ExecutorFacts, ModelState, ModelStatistics
     from fabric.local.control import NodeControl
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A look has the node read its repository. What ends all service at once is pushed, and not looked for."""
+PULSE_S = 0.2
+PULSE_TIMEOUT_S = 0.75
+"""A node that does not answer for so long takes no requests either; with `PULSE_S` it is told within a second."""
 
 
 class Desk:  # mutable: the last answers
@@ -38,11 +42,14 @@ class Desk:  # mutable: the last answers
         self._control = control
         self._calls: list[Callable[[], None]] = []
         self._mute = False
+        self._answers = True
+        # Of its own: whatever else is asked (a load may take minutes) holds up neither pulse nor look.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="overspill-desk")
 
     @property
     def ready(self) -> bool:
         """Whether the node takes requests."""
-        return self._ready and not self.draining
+        return self._ready and self._answers and not self.draining
 
     def tell_ready(self, *, ready: bool) -> None:
         """The node's own word."""
@@ -60,15 +67,39 @@ class Desk:  # mutable: the last answers
 
     async def look_for_ever(self) -> None:
         """Asks again and again; ends by cancelling."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._feel_for_ever())
+            while True:
+                await self.look()
+                await asyncio.sleep(LOOK_S)
+
+    async def _feel_for_ever(self) -> None:
+        """Notices a node that hangs, or that is back."""
+        loop = asyncio.get_running_loop()
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            answers = await loop.run_in_executor(self._threads, self._feel)
+            if answers is not self._answers:
+                _log.warning("the node %s", "answers again" if answers else "does not answer; it is told as not ready")
+                self._answers = answers
+                self._news()
+            await asyncio.sleep(PULSE_S)
+
+    def _feel(self) -> bool:
+        """Whether the node answers a question of no weight; an error is an answer too."""
+        try:
+            self._control.statistics(self.models[0].name if self.models else "", timeout_s=PULSE_TIMEOUT_S)
+        except (DeadlineExceeded, Unavailable):
+            return False
+        except OverspillError:
+            return True
+        return True
 
     async def look(self) -> None:
         """Asks what models there are. A node that does not answer leaves what was known."""
+        loop = asyncio.get_running_loop()
         try:
-            models = await asyncio.to_thread(self._read, self.models)
-        except OverspillError as error:
+            models = await loop.run_in_executor(self._threads, self._read, self.models)
+        except (OverspillError, OSError, RuntimeError) as error:  # of the last two: no descriptor or thread left, for now
             if not self._mute:
                 _log.warning("the node does not say what models it has: %s", error)
             self._mute = True
@@ -93,6 +124,10 @@ class Desk:  # mutable: the last answers
     async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
         """The figures of one model, or of all."""
         return await asyncio.to_thread(self._control.statistics, name, version)
+
+    async def executors(self) -> tuple[ExecutorFacts, ...]:
+        """The node's executors as they are now."""
+        return await asyncio.to_thread(self._control.executors)
 
     async def load(self, name: str, config: str) -> None:
         """Has a model loaded, and knows of it when it returns."""

@@ -20,6 +20,7 @@ from fabric.local.channel import LocalChannel
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
 from fabric.transport import Call
+from frontdoor.engine import Gauge
 from frontdoor.room import Room
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fabric.layout import Layout, TensorSpec
     from fabric.transport import Answer
     from frontdoor.desk import Desk
-    from frontdoor.engine import Gauge, Model
+    from frontdoor.engine import Model
 
 OPEN_TIMEOUT_S = 5.0
 _ROOM_SHARE = 4
@@ -77,8 +78,18 @@ class NodeEngine:  # mutable: owns a session
         return await self._desk.statistics(name, version)
 
     async def gauges(self) -> tuple[Gauge, ...]:
-        """None beside those of the models."""
-        return ()
+        """What the node's executors have been through."""
+        executors = await self._desk.executors()
+        labels = [(("executor", str(each.number)), ("device", each.device)) for each in executors]
+
+        def gauge(name: str, tells: str, values: list[float], *, counts: bool = False) -> Gauge:
+            return Gauge(f"overspill_executor_{name}", tells, counts, tuple(zip(labels, values, strict=True)))
+
+        return (
+            gauge("generation", "Processes of this executor so far, standbys too", [e.generation for e in executors]),
+            gauge("ready", "Whether it takes work", [float(each.ready) for each in executors]),
+            gauge("restarts", "Processes after the first", [e.generation - 1 for e in executors], counts=True),
+        )
 
     async def load(self, name: str, config: str) -> None:
         """Has the node load a model."""

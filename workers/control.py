@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fabric.control import MESSAGE_BYTES_MAX, Reply, decode_question, encode_reply
+from fabric.control import MESSAGE_BYTES_MAX, ExecutorFacts, Reply, decode_question, encode_reply
 from fabric.errors import InvalidArgument, OverspillError
 from fabric.local.sockets import credentials
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fabric.control import Question
     from fabric.local.reactor import Reactor, Timer
     from workers.library import ModelLibrary
+    from workers.shell import ExecutorShell
 
 PEERS_MAX: Final = 64
 BACKLOG: Final = 64
@@ -121,13 +122,16 @@ class ControlListener:  # mutable: owns the socket and its peers
             self._send(peer, Reply(statistics=seen.statistics(question.model, question.version)))
         elif word == "config":
             self._send(peer, Reply(config=seen.config(question.model, question.version)))
+        elif word == "executors":
+            self._send(peer, Reply(executors=tuple(_facts_of(shell) for shell in library.crew.shells)))
         elif word == "load":
             library.load(question.model, question.config, lambda error: self._send(peer, error or Reply()))
         elif word == "unload":
             library.unload(question.model, lambda error: self._send(peer, error or Reply()))
         else:
             raise InvalidArgument(
-                f"a node cannot be asked for {word[:40]!r}; ask for index, statistics, config, load or unload"
+                f"a node cannot be asked for {word[:40]!r}; ask for index, statistics, config, executors, load"
+                " or unload"
             )
 
     def _send(self, peer: _Peer, reply: Reply | OverspillError) -> None:
@@ -152,3 +156,10 @@ class ControlListener:  # mutable: owns the socket and its peers
         with suppress(OSError):  # the peer may have left first
             peer.sock.shutdown(socket.SHUT_RDWR)
         peer.sock.close()
+
+
+def _facts_of(shell: ExecutorShell) -> ExecutorFacts:
+    machine = shell.machine
+    return ExecutorFacts(
+        shell.desk.number, shell.seat.word, machine.generation, machine.state.value, ready=shell.desk.open
+    )

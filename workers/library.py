@@ -58,6 +58,11 @@ class ModelLibrary:  # mutable: the node's models
         self._attempts = Attempts(reactor, folder, self._admit, self._ended)
         self._serial = 0
 
+    @property
+    def crew(self) -> Crew:
+        """The node's executors."""
+        return self._crew
+
     def use(self, crew: Crew) -> None:
         """The executors that hold the models."""
         self._crew = self._attempts.crew = crew

@@ -17,7 +17,7 @@ from fabric.errors import AccessDenied, DeadlineExceeded, Fate, ProtocolError, U
 from fabric.local.address import PATH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from fabric.control import ModelState, ModelStatistics, Reply
+    from fabric.control import ExecutorFacts, ModelState, ModelStatistics, Reply
 
 SOCKET: Final = "control.sock"
 ASK_TIMEOUT_S: Final = 10.0
@@ -42,13 +42,19 @@ class NodeControl:
         """Every model of the repository with its state."""
         return self._ask(Question("index"), ASK_TIMEOUT_S).states
 
-    def statistics(self, model: str = "", version: str = "") -> tuple[ModelStatistics, ...]:
+    def statistics(
+        self, model: str = "", version: str = "", timeout_s: float = ASK_TIMEOUT_S
+    ) -> tuple[ModelStatistics, ...]:
         """The statistics of one model, or of all. Raises UnknownModel for a model or version that is not there."""
-        return self._ask(Question("statistics", model, version), ASK_TIMEOUT_S).statistics
+        return self._ask(Question("statistics", model, version), timeout_s).statistics
 
     def config(self, model: str, version: str = "") -> str:
         """A loaded model's configuration as Triton's JSON. Raises UnknownModel."""
         return self._ask(Question("config", model, version), ASK_TIMEOUT_S).config
+
+    def executors(self) -> tuple[ExecutorFacts, ...]:
+        """Every executor as it is now."""
+        return self._ask(Question("executors"), ASK_TIMEOUT_S).executors
 
     def load(self, model: str, config: str = "", timeout_s: float = LOAD_TIMEOUT_S) -> None:
         """Has a model loaded, or loaded anew; returns once it serves. Raises ModelBroken with the reason when it cannot
@@ -63,7 +69,12 @@ class NodeControl:
 
     def _ask(self, question: Question, timeout_s: float) -> Reply:
         deadline_s = time.monotonic() + timeout_s
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            told = f"the node cannot be asked {question.word!r} ({error.strerror}); close some descriptors, ask again"
+            raise Unavailable(told) from None
+        with made as sock:
             try:
                 _wait_at_most(sock, deadline_s)
                 self._connect(sock)

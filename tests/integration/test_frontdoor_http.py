@@ -214,6 +214,9 @@ def test_metrics_have_tritons_names(front: Front, client: Any) -> None:
         "nv_inference_pending_request_count", "nv_cpu_memory_total_bytes", "overspill_shm_regions",
         "overspill_shm_lease_expiries", "overspill_frontdoor_requests",
     } <= set(families)  # fmt: skip
+    (generation,) = families["overspill_executor_generation"].samples
+    assert (generation.value >= 1, generation.labels) == (True, {"executor": "0", "device": "cpu"})
+    assert families["overspill_executor_restarts"].type == "counter"
     counted = [s for s in families["nv_inference_count"].samples if s.labels["model"] == "batch"]
     assert counted[0].value >= 3
     assert counted[0].labels["version"] == "1"
