@@ -77,10 +77,11 @@ def _plain(host: str) -> str:
 
 
 def read_sockets(proc: Path = Path("/proc")) -> tuple[Socket, ...]:
-    """All established TCP sockets of this network namespace."""
+    """All established TCP sockets of this network namespace. Raises OSError, as when descriptors have run out: what
+    cannot be seen is not gone."""
     found = []
     for table in ("tcp", "tcp6"):
-        with suppress(OSError):  # a kernel without IPv6 has no such table
+        with suppress(FileNotFoundError):  # a kernel without IPv6 has no such table
             lines = (proc / "net" / table).read_text().splitlines()[1:]
             found += [socket for line in lines if (socket := _parse_line(line)) is not None]
     return tuple(found)
@@ -107,23 +108,34 @@ def client_end(sockets: tuple[Socket, ...], client: Address, server_port: int) -
     return next((each for each in sockets if each.local == client and each.remote[1] == server_port), None)
 
 
-def process_of(inode: int, proc: Path = Path("/proc")) -> tuple[int, int] | None:
-    """The process that holds a socket, as (pid, start time); None where it may not be seen."""
+def holder_of(inode: int, proc: Path = Path("/proc")) -> tuple[tuple[int, int], Path] | None:
+    """The process that holds a socket, as (pid, start time), and the link that names the socket among its descriptors;
+    None where it may not be seen."""
     wanted = f"socket:[{inode}]"
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with suppress(OSError):  # not ours to look at, or gone
-                if any(str(link.readlink()) == wanted for link in (folder / "fd").iterdir()):
+                link = next((each for each in (folder / "fd").iterdir() if str(each.readlink()) == wanted), None)
+                if link is not None:
                     started = start_time(int(folder.name), proc)
-                    return (int(folder.name), started) if started is not None else None
+                    return ((int(folder.name), started), link) if started is not None else None
     return None
 
 
+def still_holds(link: Path, inode: int) -> bool:
+    """Whether a link of `holder_of` names that socket still: its end is the end of what was known of the connection."""
+    try:
+        return str(link.readlink()) == f"socket:[{inode}]"
+    except OSError:
+        return False
+
+
 def start_time(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """When a process began, in clock ticks since boot; None when there is none of that number, or only its remains."""
+    """When a process began, in clock ticks since boot; None when there is none of that number, or only its remains.
+    Raises OSError when that cannot be seen."""
     try:
         # The name in brackets may hold anything, brackets and spaces too.
         words = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return int(words[19]) if words and words[0] not in {"Z", "X"} else None

@@ -77,7 +77,10 @@ class Desk:  # mutable: the last answers
         """Notices a node that hangs, or that is back."""
         loop = asyncio.get_running_loop()
         while True:
-            answers = await loop.run_in_executor(self._threads, self._feel)
+            try:
+                answers = await loop.run_in_executor(self._threads, self._feel)
+            except (OSError, RuntimeError):  # no thread left here, which says nothing of the node
+                answers = self._answers
             if answers is not self._answers:
                 _log.warning("the node %s", "answers again" if answers else "does not answer; it is told as not ready")
                 self._answers = answers
@@ -99,7 +102,11 @@ class Desk:  # mutable: the last answers
         loop = asyncio.get_running_loop()
         try:
             models = await loop.run_in_executor(self._threads, self._read, self.models)
-        except (OverspillError, OSError, RuntimeError) as error:  # of the last two: no descriptor or thread left, for now
+        except (
+            OverspillError,
+            OSError,
+            RuntimeError,
+        ) as error:  # of the last two: no descriptor or thread left, for now
             if not self._mute:
                 _log.warning("the node does not say what models it has: %s", error)
             self._mute = True

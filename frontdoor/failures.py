@@ -14,6 +14,8 @@ from enum import Enum
 from fabric import errors
 from fabric.errors import Fate, OverspillError
 
+SENTENCE_BYTES_MAX = 2000
+
 
 class Status(Enum):
     """A status of Triton's, and the few that it has no word for. The value is (gRPC's number, HTTP's number)."""
@@ -74,6 +76,13 @@ def status_of(error: OverspillError) -> Status:
     if isinstance(error, Refusal):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), Status.INTERNAL)
+
+
+def sentence(error: OverspillError) -> str:
+    """What a client reads of an error: bounded, since it may hold what the client sent, and gRPC drops the whole answer
+    if its trailing metadata (in which each byte may take three) are over 8 KiB."""
+    raw = str(error).encode(errors="backslashreplace")
+    return raw.decode() if len(raw) <= SENTENCE_BYTES_MAX else raw[:SENTENCE_BYTES_MAX].decode(errors="ignore") + " …"
 
 
 def reason_of(error: OverspillError) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fabric.errors import InvalidArgument
-from frontdoor.envelope import joined, split, wrapped
+from fabric.layout import TENSORS_MAX
+from frontdoor.envelope import FIELDS_MAX, joined, split, wrapped
 from frontdoor.messages import message
-from frontdoor.typed import FIELDS, dtype_named, raw_of
+from frontdoor.typed import FIELDS, check_text, dtype_named, raw_of
 from frontdoor.values import Asked, Given, Parameters, Place, Wanted, options_of, place_of
 
 if TYPE_CHECKING:
@@ -27,27 +28,34 @@ _Response = message("ModelInferResponse")
 _StreamResponse = message("ModelStreamInferResponse")
 _INFER_RESPONSE = 2  # its field in ModelStreamInferResponse
 CLASSES_MAX = 65_536
+PARAMETERS_MAX = 1024
+"""Of one tensor. Of a request there are as many as a message has fields."""
 
 
 def read_request(raw: bytes) -> Asked:
     """The request in a message, its raw tensors uncopied. Raises InvalidArgument for what is no such message."""
     head, contents = split(raw)
+    check_text(len(head))
     request = _Request()
     try:
         request.ParseFromString(head)
     except Exception:  # noqa: BLE001 - each of protobuf's implementations has an error of its own
         raise InvalidArgument("the message is no ModelInferRequest; send one") from None
+    if max(len(request.inputs), len(request.outputs)) > TENSORS_MAX:
+        raise InvalidArgument(f"a request has over {TENSORS_MAX} inputs or outputs; send fewer")
     return Asked(
         request.model_name,
         request.model_version,
         request.id,
         _inputs(request, contents),
         tuple(_wanted(each) for each in request.outputs),
-        options_of(_parameters(request.parameters)),
+        options_of(_parameters(request.parameters, FIELDS_MAX)),
     )
 
 
-def _parameters(entries: Mapping[str, Any]) -> Parameters:
+def _parameters(entries: Mapping[str, Any], limit: int = PARAMETERS_MAX) -> Parameters:
+    if len(entries) > limit:
+        raise InvalidArgument(f"there are {len(entries)} parameters where {limit} at most are taken; send fewer")
     found = []
     for name, value in entries.items():
         kind = value.WhichOneof("parameter_choice")

@@ -18,7 +18,7 @@ from fabric.deadline import TIMEOUT_MAX_S, Deadline
 from fabric.errors import InvalidArgument, OverspillError
 from frontdoor.door import Caller
 from frontdoor.facts import told
-from frontdoor.failures import status_of
+from frontdoor.failures import sentence, status_of
 from frontdoor.grpc_infer import read_request, write_response, write_stream_error, write_stream_response
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class GrpcService:
         except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
             known = told(error)
             self._door.counters.requests["grpc", status_of(known).name] += 1
-            return write_stream_error(request_id, str(known))
+            return write_stream_error(request_id, sentence(known))
         self._door.counters.requests["grpc", "OK"] += 1
         return answer
 
@@ -157,5 +157,5 @@ def _deadline(context: Context) -> Deadline | None:
 
 async def _refuse(context: Context, error: OverspillError) -> NoReturn:
     fate = ((FATE, str(error.fate)),)
-    await context.abort(_CODES[status_of(error).grpc], str(error), fate)
+    await context.abort(_CODES[status_of(error).grpc], sentence(error), fate)
     raise AssertionError("abort ends the call")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument
 from frontdoor.grpc_infer import classes_of
-from frontdoor.typed import dtype_named, raw_of, values_of
+from frontdoor.typed import check_shape, check_text, dtype_named, raw_of, values_of
 from frontdoor.values import Asked, Given, Options, Parameters, Place, Wanted, options_of, place_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from frontdoor.values import Done
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+_DIGITS_MAX = 20
 DEPTH_MAX = 32
 """Lists within lists of one tensor: as many dimensions as one may have."""
 
@@ -32,9 +33,11 @@ def read_request(model: str, version: str, body: bytes, header_length: str | Non
     """The request in a body that is not one bare tensor. Raises InvalidArgument for what is none."""
     length = len(body)
     if header_length is not None:
-        if not header_length.isascii() or not header_length.isdigit() or int(header_length) > len(body):
+        digits = header_length.isascii() and header_length.isdigit() and len(header_length) < _DIGITS_MAX
+        if not digits or int(header_length) > len(body):
             raise InvalidArgument(f"{HEADER_LENGTH} is {header_length[:40]!r}; the body has {len(body)} bytes")
         length = int(header_length)
+    check_text(length)
     facts = parse_object(body[:length], "the request")
     parameters = _parameters(facts)
     options = options_of(parameters)
@@ -122,7 +125,8 @@ def _given(facts: dict[str, Any], binary: _Binary) -> Given:
     dtype = dtype_named(name, _text(facts, "datatype"))
     shape = facts.get("shape")
     if not isinstance(shape, list) or not all(isinstance(dim, int) and not isinstance(dim, bool) for dim in shape):
-        raise InvalidArgument(f"input {name!r} has shape {shape!r}; give a list of whole numbers")
+        raise InvalidArgument(f"input {name!r} has shape {str(shape)[:80]}; give a list of whole numbers")
+    check_shape(name, shape)
     place = place_of(name, parameters)
     size = dict(parameters).get("binary_data_size")
     if sum(("data" in facts, place is not None, size is not None)) != 1:

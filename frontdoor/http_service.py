@@ -14,7 +14,7 @@ from aiohttp import web
 from fabric.errors import InvalidArgument
 from frontdoor.door import Caller
 from frontdoor.facts import told
-from frontdoor.failures import Refusal, Status, status_of
+from frontdoor.failures import Refusal, Status, sentence, status_of
 from frontdoor.http_infer import HEADER_LENGTH, read_bare, read_request, write_response
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class HttpService:
         if request.path.endswith("/infer"):
             self._door.counters.requests["http", status.name] += 1
         headers = {FATE: str(known.fate)}
-        return web.json_response({"error": str(known)}, status=number or status.http, headers=headers)
+        return web.json_response({"error": sentence(known)}, status=number or status.http, headers=headers)
 
     async def _infer(self, request: web.Request) -> web.Response:
         model, version = request.match_info["model"], request.match_info.get("version", "")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from frontdoor.clients import Owner, client_end, parse_peer, process_of, read_sockets, start_time
+from frontdoor.clients import Owner, client_end, holder_of, parse_peer, read_sockets, start_time, still_holds
 from frontdoor.failures import Refusal, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from frontdoor.clients import Address
     from frontdoor.regions import Regions
@@ -24,6 +26,15 @@ _log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 KNOWN_MAX = 4096
 """Connections that are remembered; beyond it all are looked up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A client that was looked up, and how to see that its connection is still the same one: ports are used again."""
+
+    owner: Owner
+    link: Path
+    inode: int
 
 
 class Leases:  # mutable: remembers clients, and since when they are gone
@@ -35,7 +46,7 @@ class Leases:  # mutable: remembers clients, and since when they are gone
         self._clock = clock
         self._lease_s = lease_s
         self._anywhere = anywhere
-        self._known: dict[tuple[Address, int], Owner] = {}
+        self._known: dict[tuple[Address, int], _Known] = {}
         self._gone_since: dict[Owner, float] = {}
         self.expired = 0
         """Regions that were let go of because their client was gone."""
@@ -44,9 +55,13 @@ class Leases:  # mutable: remembers clients, and since when they are gone
         """The client at `peer` of a connection to `port`. Raises Refusal for one of another host."""
         address = parse_peer(peer)
         known = self._known.get((address, port))
-        if known is not None:
-            return known
-        owner = await asyncio.to_thread(_look_up, address, port)
+        if known is not None and still_holds(known.link, known.inode):
+            return known.owner
+        try:
+            owner, found = await asyncio.to_thread(_look_up, address, port)
+        except OSError as error:
+            told = f"the system does not say whose connection this is ({error.strerror}); try again later"
+            raise Refusal(Status.RESOURCE_EXHAUSTED, told) from None
         if owner is None:
             if not self._anywhere:
                 told = "shared memory needs a client on the node's own host and network; send the tensors raw"
@@ -54,7 +69,8 @@ class Leases:  # mutable: remembers clients, and since when they are gone
             return Owner("anywhere", None, None, address)
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        self._known[address, port] = owner
+        if found is not None:
+            self._known[address, port] = found
         return owner
 
     async def sweep_for_ever(self) -> None:
@@ -62,14 +78,18 @@ class Leases:  # mutable: remembers clients, and since when they are gone
         while True:
             await asyncio.sleep(SWEEP_S)
             if self._known or len(self._regions):
-                await self.sweep()
+                try:
+                    await self.sweep()
+                except (OSError, RuntimeError) as error:
+                    # Out of descriptors or threads: who lives cannot be seen, so nobody is taken for dead.
+                    _log.warning("cannot look for clients that are gone (%s); it is tried again", error)
 
     async def sweep(self) -> None:
         """Forgets connections that have ended, and the regions of clients that are gone for longer than the lease."""
         owners = self._regions.owners()
         standing, alive = await asyncio.to_thread(_look_around, owners)
         # A port number is given to others again: an old connection must not speak for a new one.
-        self._known = {key: owner for key, owner in self._known.items() if (key[0], key[1]) in standing}
+        self._known = {key: known for key, known in self._known.items() if key in standing}
         now = self._clock()
         gone = [owner for owner in owners if owner not in alive]
         self._gone_since = {owner: self._gone_since.get(owner, now) for owner in gone}
@@ -81,11 +101,14 @@ class Leases:  # mutable: remembers clients, and since when they are gone
                 _log.info("let go of %d regions of a client that is gone", count)
 
 
-def _look_up(address: Address, port: int) -> Owner | None:
+def _look_up(address: Address, port: int) -> tuple[Owner | None, _Known | None]:
+    """The client, and what to remember of it: nothing where its process cannot be seen."""
     end = client_end(read_sockets(), address, port)
     if end is None:
-        return None
-    return Owner(f"uid {end.uid}", end.uid, process_of(end.inode), address)
+        return None, None
+    held = holder_of(end.inode)
+    owner = Owner(f"uid {end.uid}", end.uid, held[0] if held is not None else None, address)
+    return owner, _Known(owner, held[1], end.inode) if held is not None else None
 
 
 def _look_around(owners: frozenset[Owner]) -> tuple[frozenset[tuple[Address, int]], frozenset[Owner]]:

@@ -193,14 +193,15 @@ class Regions:  # mutable: the table
 
     def _open(self, owner: Owner, key: str) -> int:
         file = key.removeprefix("/")
-        if not file or "/" in file or "\0" in file or file in {".", ".."} or len(file.encode()) > NAME_CHARS_MAX:
+        nbytes = len(file.encode(errors="replace"))
+        if not file or "/" in file or "\0" in file or file in {".", ".."} or nbytes > NAME_CHARS_MAX:
             raise InvalidArgument(f"{key[:80]!r} is no key of shared memory; give a name such as /inputs")
         if file.startswith(RESERVED_KEY):
             raise InvalidArgument(f"keys that begin with {RESERVED_KEY!r} are reserved; choose another")
         missing = Refusal(Status.INTERNAL, f"there is no shared memory {key[:80]!r} that you may use; create it first")
         try:
             fd = os.open(self._folder / file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
+        except (OSError, UnicodeEncodeError):  # of the last: half a surrogate pair, which is no file's name
             raise missing from None
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or not owner.may_use(found.st_uid, found.st_mode):

@@ -15,6 +15,8 @@ import numpy as np
 
 from fabric.dtypes import DType, bytes_decode, bytes_encode
 from fabric.errors import InvalidArgument
+from fabric.layout import NDIM_MAX
+from frontdoor.failures import Refusal, Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,17 @@ FIELDS: Final[dict[DType, str]] = {
     DType.BYTES: "bytes_contents",
 }
 """The field of InferTensorContents that holds each datatype."""
+TEXT_BYTES_MAX: Final = 16 << 20
+"""JSON and typed values are read one by one, which takes a second for so much; raw bytes are not read at all."""
+_DIM_MAX: Final = 2**63 - 1
+_KINDS: Final[dict[str, frozenset[type]]] = {
+    "b": frozenset({bool, int}),
+    "i": frozenset({int}),
+    "u": frozenset({int}),
+    "f": frozenset({int, float}),
+}
+"""What may be given for a datatype, by numpy's letter of its kind: numpy itself would cut 1.5 to 1, and take null for
+NaN."""
 _UNTYPED = "input {!r} is {}, which has no typed form; send its bytes raw"
 
 
@@ -46,16 +59,37 @@ def dtype_named(tensor: str, name: str) -> DType:
     return found
 
 
+def check_text(nbytes: int) -> None:
+    """Raises RESOURCE_EXHAUSTED for more text or typed values than are read here."""
+    if nbytes > TEXT_BYTES_MAX:
+        told = f"JSON and typed values of a request have {nbytes} bytes, at most {TEXT_BYTES_MAX}; send tensors raw"
+        raise Refusal(Status.RESOURCE_EXHAUSTED, told)
+
+
+def check_shape(name: str, shape: Sequence[int]) -> None:
+    """Raises InvalidArgument for what is no shape; cheap, whatever was sent."""
+    if len(shape) > NDIM_MAX:
+        raise InvalidArgument(f"input {name[:80]!r} has {len(shape)} dimensions; at most {NDIM_MAX} travel")
+    if any(not 0 <= dim <= _DIM_MAX for dim in shape):
+        raise InvalidArgument(f"input {name[:80]!r} has a size below 0 or over 2^63 - 1; correct its shape")
+
+
 def raw_of(name: str, dtype: DType, shape: Sequence[int], values: Sequence[Any]) -> memoryview:
     """The raw bytes of typed values. Raises InvalidArgument where their number or a value does not fit."""
     if dtype not in FIELDS:
         raise InvalidArgument(_UNTYPED.format(name, dtype.name))
-    if any(dim < 0 for dim in shape) or len(values) != prod(shape):
+    check_shape(name, shape)
+    if len(values) != prod(shape):
         raise InvalidArgument(
             f"input {name[:80]!r} has {len(values)} values; its shape {list(shape)} takes {prod(shape)}"
         )
     if dtype is DType.BYTES:
-        return memoryview(bytes_encode(values))
+        try:
+            return memoryview(bytes_encode(values))
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"a text of input {name[:80]!r} holds half a surrogate pair; correct it") from None
+    if not {type(value) for value in values} <= _KINDS[dtype.numpy.kind]:
+        raise InvalidArgument(f"a value of input {name[:80]!r} is no {dtype.name}; correct it")
     try:
         return memoryview(np.array(values, dtype=dtype.numpy).tobytes())
     except (OverflowError, ValueError, TypeError):

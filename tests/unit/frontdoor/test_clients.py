@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fabric.errors import InvalidArgument
-from frontdoor.clients import Owner, client_end, parse_peer, process_of, read_sockets, start_time
+from frontdoor.clients import Owner, client_end, holder_of, parse_peer, read_sockets, start_time, still_holds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,8 +77,21 @@ def test_a_socket_is_found_in_its_process(proc: Path) -> None:
     (process / "fd").mkdir(parents=True)
     (process / "fd" / "7").symlink_to("socket:[102]")
     (process / "stat").write_text(f"42 (a) b) S {' '.join(['0'] * 18)} 777 0 0")
-    assert process_of(102, proc) == (42, 777)
-    assert process_of(103, proc) is None
+    found = holder_of(102, proc)
+    assert found is not None
+    assert found[0] == (42, 777)
+    assert holder_of(103, proc) is None
+    assert still_holds(found[1], 102)
+    found[1].unlink()
+    assert not still_holds(found[1], 102), "the connection is over; another one may have its port"
+    found[1].symlink_to("socket:[104]")
+    assert not still_holds(found[1], 102)
+
+
+def test_what_cannot_be_seen_is_not_gone(proc: Path) -> None:
+    (proc / "45" / "stat").mkdir(parents=True)  # reading it fails, as it does without descriptors
+    with pytest.raises(OSError, match="directory"):
+        start_time(45, proc)
 
 
 def test_a_zombie_is_gone(proc: Path) -> None:
