@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import ssl
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from tests.integration.frontdoors import (
     running_front,
 )
 from tests.integration.nodes import client_of, running_node, wait_until, write_model
+from tests.integration.rpc_certificates import Authority
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,6 +181,38 @@ def test_a_port_in_use_is_told_at_the_start(tmp_path: Path) -> None:
             assert node.process.wait(60) == 2
         assert time.monotonic() - began < 50
         assert "another process listens on 127.0.0.1" in (again / "node.log").read_text()
+
+
+def test_certificates_of_the_node_hold_at_its_front_door(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_model(models, "one", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    authority = Authority(tmp_path)
+    own, ours = authority.issue("node"), authority.issue("client")
+    words = ["--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--tls-ca", str(authority.file)]
+    x = np.ones(3, np.float32)
+    with running_front(tmp_path, models, *words) as front:
+        files = {
+            "root_certificates": str(authority.file),
+            "private_key": str(ours.key),
+            "certificate_chain": str(ours.certificate),
+        }
+        client = triton.InferenceServerClient(front.grpc, ssl=True, **files)
+        try:
+            assert client.infer("one", [given(x)]).as_numpy("y").tolist() == [1, 1, 1]
+        finally:
+            client.close()
+        for stranger in ({}, {"ssl": True, "root_certificates": str(authority.file)}):
+            client = triton.InferenceServerClient(front.grpc, **stranger)
+            try:
+                assert code(lambda client=client: client.infer("one", [given(x)])) == "UNAVAILABLE"
+            finally:
+                client.close()
+        context = ssl.create_default_context(cafile=str(authority.file))
+        context.load_cert_chain(str(ours.certificate), str(ours.key))
+        with urllib.request.urlopen(f"https://{front.http}/v2/health/ready", context=context, timeout=20) as answer:
+            assert answer.status == 200
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            urllib.request.urlopen(f"http://{front.http}/v2/health/ready", timeout=20)
 
 
 @pytest.mark.long
