@@ -36,7 +36,8 @@ class ModelFacts:
     """One model that a node offers, or that takes no requests there, then `refused` says why.
 
     `state` is empty for one that simply serves; else `loading`, `reloading` (the old version serves meanwhile),
-    `unloading`, `unloaded` or `refused`. `note` tells of one that serves why its last reload failed."""
+    `unloading`, `unloaded` or `refused`. `note` tells of one that serves why its last reload failed, or where on
+    the node it does not fit."""
 
     name: str
     version: str

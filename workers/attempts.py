@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fabric.local.reactor import Reactor
     from workers.crew import Crew
+    from workers.fitting import Fit
     from workers.handover import Loaded
     from workers.repository import ModelEntry
     from workers.shelved import Shelved
@@ -31,13 +32,13 @@ LOAD_TIMEOUT_S: Final = 300.0
 
 
 class Attempts:  # mutable: loads come and go
-    """The loads of one node. `admit` raises OverspillError for a model that should not be handed to executors, and
+    """The loads of one node. `admit` says where a model goes, or raises OverspillError for one that does not fit, and
     `ended` hears of each attempt's end, with the error where it failed. `crew` is set once it is made."""
 
     crew: Crew
 
     def __init__(
-        self, reactor: Reactor, folder: str, admit: Callable[[Shelved, ModelEntry], None],
+        self, reactor: Reactor, folder: str, admit: Callable[[ModelEntry], Fit],
         ended: Callable[[Shelved, OverspillError | None], None],
     ) -> None:  # fmt: skip
         self._reactor = reactor
@@ -66,10 +67,10 @@ class Attempts:  # mutable: loads come and go
         if model is None or attempt is None or loaded.model != model.name or number not in attempt.outstanding:
             return  # given up meanwhile
         attempt.outstanding.discard(number)
+        attempt.held.append(number)  # one that failed, too: what its attempt left behind is to be dropped
         if loaded.refused:
             self._ended(model, ModelBroken(loaded.refused))
             return
-        attempt.held.append(number)
         attempt.warm.append(loaded)
         if not attempt.outstanding:
             self._ended(model, None)
@@ -105,15 +106,15 @@ class Attempts:  # mutable: loads come and go
             return
         attempt.entry = replace(entry, source=replace(entry.source, serial=attempt.serial))
         try:
-            self._admit(model, attempt.entry)
-            attempt.outstanding = self.crew.stage(replace(entry.source, serial=attempt.serial))
+            attempt.fit = self._admit(attempt.entry)
+            attempt.outstanding = self.crew.stage(replace(entry.source, serial=attempt.serial), attempt.fit.numbers)
         except OverspillError as error:
             self._ended(model, error)
         except OSError as error:
             self._ended(model, ResourceExhausted(f"no memory to hand the model over ({error.strerror}); ask again"))
         else:
             if not attempt.outstanding:
-                self._ended(model, Unavailable("no executor runs now; look into the node's log, then ask again"))
+                self._ended(model, Unavailable("no executor for it runs now; look into the node's log, then ask again"))
 
     def _too_long(self, model: Shelved, attempt: Attempt) -> None:
         if model.attempt is attempt:

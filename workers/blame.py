@@ -55,12 +55,12 @@ def learn(job: Job, flags: int, spent: Spent, now: float, desk: ExecutorDesk | N
     if not flags & KEPT:
         model.tally.failed(BACKEND if flags & RAN else OTHER, now - job.arrived_s)
         return
-    share_us = spent.compute_us
+    share_us, known_us = spent.compute_us, model.speed.known_us(job.body_bytes)
     if spent.rows == spent.batch_rows:
         model.speed.ran(job.body_bytes, share_us)
     else:
         share_us = share_us * spent.rows // spent.batch_rows
         model.speed.ran_in_batch(job.body_bytes, share_us, spent.compute_us)
     model.tally.ran(spent, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
-    if desk is not None:
-        desk.learn(model.name, share_us, job.work_us)
+    if desk is not None and known_us:  # a guess tells nothing about an executor
+        desk.learn(model.name, share_us, known_us)

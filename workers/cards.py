@@ -17,6 +17,7 @@ from workers.child import Settings
 from workers.cuda.faults import XidClass, read_faults
 from workers.cuda.watch import CardWatch
 from workers.device import CPU, asked_devices, chosen_cards, device_word
+from workers.fitting import Spot
 from workers.seat import Seat, StandbyKind
 from workers.sentinel import ExecutorState
 
@@ -76,6 +77,18 @@ class NodeCards:  # mutable: owns the watcher
             -1, -1, 0, node_epoch, 0, threads, models, pinned_bytes_max=pinned // count,
             faults=self._config.fault_classes, inject=self._config.inject,
         )  # fmt: skip
+
+    def spots(self) -> tuple[Spot, ...]:
+        """The executors as places for models."""
+        found = []
+        for number, (seat, word) in enumerate(zip(self.seats, self.words, strict=True)):
+            card = seat.card
+            if card is None:
+                found.append(Spot(number, word))
+            else:
+                free = seat.cards.free_bytes(card.uuid) if seat.cards is not None else 0
+                found.append(Spot(number, word, card.model, card.memory_bytes, free))
+        return tuple(found)
 
     def listen(self, shells: tuple[ExecutorShell, ...]) -> None:
         """The executors, in the order of the seats: from now on what cards report has consequences."""

@@ -34,6 +34,8 @@ class NodeConfig:
     """What stands one switch away from this host has the same rack; callers elsewhere guess a longer way."""
     model_control: str = "none"
     """`none`: all models of the repository, from start to end; `explicit`: those that are asked for, when they are."""
+    model_bytes_max: int = 0
+    """Of the host's memory, for all models together; 0 takes four fifths of it."""
     load_models: tuple[str, ...] = ()
     """With `explicit`, the models to load at the start."""
     devices: str = "cpu:1"

@@ -17,6 +17,7 @@ from fabric.errors import ModelBroken
 from workers.pbtxt import DEPTH_MAX, Field, Message, Scalar
 
 if TYPE_CHECKING:
+    from workers.batchconfig import QueuePolicy
     from workers.modelconfig import ModelConfig
 
 _NAMES: Final = frozenset({"data_type", "format", "kind", "timeout_action", "model_priority"})
@@ -85,15 +86,31 @@ def json_of_config(config: ModelConfig) -> str:
         "max_batch_size": config.max_batch_size,
         "input": [_tensor(decl.name, decl.dtype, decl.dims, batched=batched) for decl in config.inputs],
         "output": [_tensor(decl.name, decl.dtype, decl.dims, batched=batched) for decl in config.outputs],
-        "instance_group": [{"name": f"{config.name}_0", "kind": "KIND_CPU", "count": config.instance_count}],
         "parameters": {key: {"string_value": value} for key, value in config.parameters},
     }
+    if config.instances.count:  # without it every executor has one, and a load with this configuration means the same
+        group = {"name": f"{config.name}_0", "kind": config.instances.kind, "count": config.instances.count}
+        facts["instance_group"] = [group]
     if config.batching is not None:
         facts["dynamic_batching"] = {
             "preferred_batch_size": list(config.batching.preferred),
             "max_queue_delay_microseconds": config.batching.queue_delay_max_us,
+            "preserve_ordering": config.batching.ordered,
+            "priority_levels": config.batching.levels,
+            "default_priority_level": config.batching.default_level,
+            "default_queue_policy": _policy(config.batching.policy),
+            "priority_queue_policy": {str(level): _policy(policy) for level, policy in config.batching.policies},
         }
     return json.dumps(facts)
+
+
+def _policy(policy: QueuePolicy) -> dict[str, Any]:
+    return {
+        "timeout_action": "DELAY" if policy.delays else "REJECT",
+        "default_timeout_microseconds": policy.timeout_us,
+        "allow_timeout_override": policy.allow_override,
+        "max_queue_size": policy.size_max,
+    }
 
 
 def _tensor(name: str, dtype: str, dims: tuple[int, ...], *, batched: bool) -> dict[str, Any]:

@@ -64,16 +64,17 @@ class Crew:  # mutable: owns the executors
         """How many executors take work."""
         return sum(shell.desk.open for shell in self.shells)
 
-    def stage(self, source: ModelSource) -> set[int]:
-        """Has every executor that takes work load a model beside those that it has; gives their numbers. Raises OSError
-        when there is no memory to hand it over."""
-        numbers = {shell.desk.number for shell in self.shells if shell.desk.open}
+    def stage(self, source: ModelSource, wanted: Collection[int]) -> set[int]:
+        """Has those of the `wanted` executors that take work load a model beside those that they have; gives their
+        numbers. Raises OSError when there is no memory to hand it over."""
+        numbers = {shell.desk.number for shell in self.shells if shell.desk.open and shell.desk.number in wanted}
         with packed((source,)) as fd:
             self.tell(Control("stage", source.serial), numbers, (fd,))
         return numbers
 
     def commit(self, serial: int, held: Collection[int]) -> None:
-        """From the next task on, what was staged serves. Executors that came up meanwhile load it now."""
+        """From the next task on, what was staged serves. Executors that came up meanwhile load it now, and those that
+        should not have it any more let it go."""
         self.tell(Control("commit", serial), held)
         for shell in self.shells:
             if shell.desk.open and shell.desk.number not in held:

@@ -7,6 +7,7 @@ folder. Read `workers/shelved.py` for one entry of it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,24 @@ class Inventory:  # mutable: shares its library's table
         """Whether there is a model to serve, or none was asked for."""
         return self._may_be_none or any(model.machine.serves for model in self._models.values())
 
-    def sources(self) -> tuple[ModelSource, ...]:
+    def sources(self, number: int) -> tuple[ModelSource, ...]:
         """What an executor that starts now must load."""
-        held = (model.source for model in self._models.values() if model.machine.stage is not ModelStage.UNLOADED)
-        return tuple(source for source in held if source is not None)
+        found = []
+        for model in self._models.values():
+            placed = model.fit is not None and number in model.fit.numbers
+            if placed and model.source is not None and model.machine.stage is not ModelStage.UNLOADED:
+                found.append(model.source)
+        return tuple(found)
+
+    def held_bytes(self) -> tuple[Counter[int], int]:
+        """What each executor has of models, by number, and what the host's memory has, loads under way included."""
+        each, host = Counter[int](), 0
+        for model in self._models.values():
+            for fit in (model.fit, model.attempt.fit if model.attempt is not None else None):
+                if fit is not None:
+                    each.update(dict.fromkeys(fit.numbers, fit.need_bytes))
+                    host += fit.need_bytes * fit.hosted
+        return each, host
 
     def index(self) -> tuple[ModelState, ...]:
         """Every version of every model, with its state and why it is not ready."""

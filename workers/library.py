@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ConfigError, ModelBroken, OverspillError, Unavailable
 from workers.attempts import Attempts
+from workers.fitting import Fit, Room, Spot, fit
 from workers.handover import Control
+from workers.hostmemory import SHARE, host_bytes
 from workers.inventory import Inventory
 from workers.lifecycle import ModelCommand, ModelEvent, ModelStage
 from workers.shelved import Shelved
@@ -40,22 +42,28 @@ _FIXED: Final = "the models of this node are fixed at its start; start it with -
 
 class ModelLibrary:  # mutable: the node's models
     """All models of one life of a node. `end_waiting` ends the requests that wait for a model; `changed` hears whenever
-    what the node should publish is another. It has executors once `use` was called, since they report here."""
+    what the node should publish is another; `spots` are the executors as places for models, of which `bytes_max` of
+    the host's memory may hold models, 0 for a share of it. It has executors once `use` was called: they report here."""
 
     _crew: Crew
 
     def __init__(
         self, reactor: Reactor, folder: str, admission: Admission,
-        end_waiting: Callable[[OverspillError, ModelQueue], None], changed: Callable[[], None], *, explicit: bool,
+        end_waiting: Callable[[OverspillError, ModelQueue], None], changed: Callable[[], None],
+        spots: Callable[[], tuple[Spot, ...]], *, explicit: bool, bytes_max: int = 0,
+        memory: Callable[[], tuple[int, int]] = host_bytes,
     ) -> None:  # fmt: skip
         self._reactor, self._folder = reactor, folder
         self._admission = admission
         self._end_waiting = end_waiting
         self._changed = changed
+        self._spots = spots
         self._explicit = explicit
+        self._bytes_max = bytes_max
+        self._memory = memory
         self._models: dict[str, Shelved] = {}
         self.inventory = Inventory(reactor, folder, admission, self._models, may_be_none=explicit)
-        self._attempts = Attempts(reactor, folder, self._admit, self._ended)
+        self._attempts = Attempts(reactor, folder, self._fit, self._ended)
         self._serial = 0
 
     @property
@@ -81,9 +89,14 @@ class ModelLibrary:  # mutable: the node's models
             if entry.source is None:
                 self._refused(model, entry.refused)
                 continue
+            try:
+                fit = self._fit(entry, at_start=True)
+            except OverspillError as error:
+                self._refused(model, str(error))
+                continue
             model.machine.handle(ModelEvent.LOAD_ASKED)
             self._serial += 1
-            self._serve(model, replace(entry, source=replace(entry.source, serial=self._serial)))
+            self._serve(model, replace(entry, source=replace(entry.source, serial=self._serial)), fit)
 
     # What is asked of it. The answer comes when there is one, to `done`: None, or why not.
 
@@ -166,16 +179,22 @@ class ModelLibrary:  # mutable: the node's models
         for command in model.machine.handle(event):
             _CARRY_OUT[command](self, model)
 
-    def _serve(self, model: Shelved, entry: ModelEntry) -> None:
-        batching = model.serve(entry)
+    def _serve(self, model: Shelved, entry: ModelEntry, fit: Fit) -> None:
+        batching = model.serve(entry, fit, len(self._admission.desks))
         self._admission.models[model.name] = model.queue
         self._admission.reline(model.queue, batching)
 
     def _refused(self, model: Shelved, why: str) -> None:
         self._admission.models[model.name] = model.refuse(why)
 
-    def _admit(self, model: Shelved, entry: ModelEntry) -> None:
-        """Raises OverspillError for a model that does not fit here."""
+    def _fit(self, entry: ModelEntry, *, at_start: bool = False) -> Fit:
+        """Where a model goes. Raises ModelBroken or ResourceExhausted where it does not fit."""
+        assert entry.config is not None, "what cannot be read was refused"
+        each, counted = self.inventory.held_bytes()
+        total, free = self._memory()
+        # What is counted at the node's start is not taken yet.
+        room = Room(self._bytes_max or int(total * SHARE), counted, free - counted if at_start else free)
+        return fit(entry.config, entry.file_bytes, self._spots(), each, room)
 
     def _ended(self, model: Shelved, error: OverspillError | None) -> None:
         if error is None:
@@ -196,9 +215,9 @@ class ModelLibrary:  # mutable: the node's models
 
     def _commit(self, model: Shelved) -> None:
         attempt = model.attempt
-        if attempt is None or attempt.entry is None:
+        if attempt is None or attempt.entry is None or attempt.fit is None:
             return
-        self._serve(model, attempt.entry)
+        self._serve(model, attempt.entry, attempt.fit)
         for loaded in attempt.warm:
             model.warmed(loaded)
         self._crew.commit(attempt.serial, attempt.held)

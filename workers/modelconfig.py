@@ -16,6 +16,7 @@ from fabric.errors import ModelBroken
 from workers.batchconfig import Batching, read_batching
 from workers.fieldreader import FieldReader
 from workers.pbtxt import Message, parse_pbtxt
+from workers.warmupconfig import Warmup, read_warmups
 
 DTYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -27,12 +28,14 @@ BACKENDS = ("python", "onnxruntime")
 _PLATFORMS = {"onnxruntime_onnx": "onnxruntime"}
 _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
-    "dynamic_batching",
+    "dynamic_batching", "model_warmup",
 })  # fmt: skip
 PARAMETERS = (
     "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
+    "requires", "profiles", "memory_bytes",
 )  # fmt: skip
 """The parameters with a meaning of ours, as `docs/models.md` lists them."""
+KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
 _CLOSE = 0.75
 """How alike two keys are (difflib) when one may be the other misspelt: a letter or two of ten."""
 QUEUE_SIZE_DEFAULT = 1024
@@ -46,6 +49,14 @@ class TensorDecl:
     name: str
     dtype: str
     dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """How many executors should have the model, 0 for all that it fits, and of which kind they are."""
+
+    count: int = 0
+    kind: str = "KIND_AUTO"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,8 @@ class ModelConfig:
     inputs: tuple[TensorDecl, ...]
     outputs: tuple[TensorDecl, ...]
     parameters: tuple[tuple[str, str], ...]
-    instance_count: int
+    instances: Instances
+    warmups: tuple[Warmup, ...]
     batching: Batching | None
     warnings: tuple[str, ...]
 
@@ -124,7 +136,6 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
     batch = read.number(root, "max_batch_size", 0)
     if batch < 0:
         raise read.error(f"max_batch_size is {batch}; give 0 (no batching) or more", 1)
-    groups = read.messages(root, "instance_group")
     config = ModelConfig(
         name=name,
         version=version,
@@ -134,7 +145,8 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
         inputs=_tensors(read, root, "input", batched=batch > 0),
         outputs=_tensors(read, root, "output", batched=batch > 0),
         parameters=_parameters(read, root),
-        instance_count=max((read.number(group, "count", 1) for group in groups), default=1),
+        instances=_instances(read, root),
+        warmups=read_warmups(read, root, batch, DTYPES),
         batching=read_batching(read, root, batch),
         warnings=(*_unused_fields(root, source), *_misspelt(read, root)),
     )
@@ -143,6 +155,15 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
     if config.parameter("inputs_private", "auto") not in {"auto", "all", "none"}:
         raise read.error("parameter 'inputs_private' must be auto, all or none", 1)
     return config
+
+
+def _instances(read: FieldReader, root: Message) -> Instances:
+    groups = read.messages(root, "instance_group")
+    counts = [read.number(group, "count", 1) for group in groups]
+    kinds = {read.word(group, "kind", "KIND_AUTO", KINDS) for group in groups}
+    if any(count < 1 for count in counts):
+        raise read.error(f"instance_group has counts {counts}; give 1 or more", root.line)
+    return Instances(sum(counts), kinds.pop() if len(kinds) == 1 else "KIND_AUTO")
 
 
 def _tensors(read: FieldReader, root: Message, what: str, *, batched: bool) -> tuple[TensorDecl, ...]:

@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,7 +129,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         explicit = config.model_control == "explicit"
         library = ModelLibrary(
             self._reactor, config.models, self._admission, self._reception.give_up_waiting, self._publish_soon,
-            explicit=explicit,
+            self._cards.spots, explicit=explicit, bytes_max=config.model_bytes_max,
         )  # fmt: skip
         library.begin(self._entries, frozenset(config.load_models) if explicit else None)
         return library
@@ -136,7 +137,9 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
     def _make_crew(self) -> Crew:
         settings, sources = self._cards.settings(self._epoch), self._library.inventory.sources
         shells = tuple(
-            ExecutorShell(self._reactor, desk, settings, sources, self._reception, self._library, seat)
+            ExecutorShell(
+                self._reactor, desk, settings, partial(sources, desk.number), self._reception, self._library, seat
+            )
             for desk, seat in zip(self._admission.desks, self._cards.seats, strict=True)
         )
         self._cards.listen(shells)

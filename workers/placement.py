@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from workers.desks import ExecutorDesk, ModelQueue
 
+PACE_UNTRIED: Final = 0.5
+"""An executor that never ran a model is taken to be a fast one, so that it is tried soon."""
 LATE_US: Final = 2000.0
 """An executor that is late by more is not waited for: what it is at is slower than was thought."""
 
@@ -34,7 +36,7 @@ def best_desk(
         left_us = desk.left_us(now)
         if not has_room and left_us < -LATE_US:
             continue
-        pace = desk.pace.get(name, 1.0)
+        pace = desk.pace.get(name, PACE_UNTRIED)
         ends_us = max(left_us, 0.0) + work_us * pace
         if not has_room:
             ends_us += queued_us * pace

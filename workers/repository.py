@@ -7,6 +7,7 @@ repository that cannot be read is an error. Nothing is loaded here: executors do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from discovery.instance import ModelFacts, TensorFacts
@@ -15,6 +16,8 @@ from workers.configjson import tree_of_json
 from workers.modelconfig import ModelConfig, TensorDecl, config_of, read_config
 
 MODELS_MAX = 1024
+FILES_MAX = 10_000
+"""Of one version, whose sizes are added up."""
 NAME_BYTES_MAX = 255
 """Of a folder's name, in every file system that matters."""
 CONFIG_BYTES_MAX = 1 << 20
@@ -51,6 +54,8 @@ class ModelEntry:
     config: ModelConfig | None
     refused: str = ""
     source: ModelSource | None = None
+    file_bytes: int = 0
+    """What the files of the version take: the least that a model needs which does not say."""
 
 
 def read_repository(folder: str | Path, *, may_be_empty: bool = False) -> tuple[ModelEntry, ...]:
@@ -96,11 +101,16 @@ def _entry(folder: Path, override: str = "") -> ModelEntry:
     version = _highest_version(folder)
     try:
         source = _source(folder, version, override)
-        return ModelEntry(folder.name, version, source.read(), source=source)
+        return ModelEntry(folder.name, version, source.read(), source=source, file_bytes=_bytes_of(source.path))
     except ModelBroken as error:
         return ModelEntry(folder.name, version, None, str(error))
     except OSError as error:  # the folder was taken away, or its disk, while we looked
         return ModelEntry(folder.name, version, None, f"{folder} cannot be read ({error.strerror}); look at it")
+
+
+def _bytes_of(folder: str) -> int:
+    files = (file for file in islice(Path(folder).rglob("*"), FILES_MAX) if file.is_file())
+    return sum(file.stat().st_size for file in files)
 
 
 def _highest_version(entry: Path) -> str:

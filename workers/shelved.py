@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fabric.control import LOADING, READY, UNAVAILABLE, UNLOADING, ModelState
+from workers.batchconfig import Batching
 from workers.desks import ModelQueue
 from workers.lifecycle import ModelMachine, ModelStage
 from workers.repository import facts_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from discovery.instance import ModelFacts
     from fabric.errors import OverspillError
     from fabric.local.reactor import Timer
-    from workers.batchconfig import Batching
+    from workers.fitting import Fit
     from workers.handover import Loaded
     from workers.modelconfig import ModelConfig
     from workers.repository import ModelEntry, ModelSource
@@ -34,7 +35,7 @@ NOT_LOADED = "it is not loaded; ask the node to load it"
 class Attempt:  # mutable: executors report one by one
     """One load that was asked for. `outstanding` are the executors at it, `held` those that have it warm."""
 
-    __slots__ = ("done", "entry", "error", "held", "outstanding", "override", "serial", "timer", "warm")
+    __slots__ = ("done", "entry", "error", "fit", "held", "outstanding", "override", "serial", "timer", "warm")
 
     def __init__(self, serial: int, override: str, done: Callable[[OverspillError | None], None]) -> None:
         self.serial = serial
@@ -42,6 +43,7 @@ class Attempt:  # mutable: executors report one by one
         self.done = done
         self.entry: ModelEntry | None = None
         self.error: OverspillError | None = None
+        self.fit: Fit | None = None
         self.outstanding: set[int] = set()
         self.held: list[int] = []
         self.warm: list[Loaded] = []
@@ -58,7 +60,8 @@ class Shelved:  # mutable: one model over all its versions
     is not ready, or why the last load failed. `queue` stands in admission while the model takes requests."""
 
     __slots__ = (
-        "_tallies", "attempt", "deaths", "entry", "machine", "name", "queue", "reason", "served", "unload_asked",
+        "_tallies", "attempt", "deaths", "entry", "fit", "machine", "name", "queue", "reason", "served",
+        "unload_asked",
     )  # fmt: skip
 
     def __init__(self, name: str, entry: ModelEntry | None = None) -> None:
@@ -66,6 +69,8 @@ class Shelved:  # mutable: one model over all its versions
         self.machine = ModelMachine()
         self.entry = entry
         self.served: ModelEntry | None = None
+        self.fit: Fit | None = None
+        """Where what serves was put."""
         self.queue = ModelQueue(name, 0, None, idempotent=False)
         self.reason = ""
         self.attempt: Attempt | None = None
@@ -105,12 +110,12 @@ class Shelved:  # mutable: one model over all its versions
         """Whether somebody asked for it, so that it is shown even where its folder has gone."""
         return self.machine.stage is not ModelStage.UNLOADED or self.attempt is not None
 
-    def serve(self, entry: ModelEntry) -> Batching | None:
+    def serve(self, entry: ModelEntry, fit: Fit, executors: int) -> Batching | None:
         """From the next request on this is what serves. The queue stays: requests wait in it, from now on as is said
-        here."""
+        here: in a line of their own where they may run together, or not everywhere."""
         config = entry.config
         assert config is not None, "what executors load was read"
-        self.served, self.reason = entry, ""
+        self.served, self.fit, self.reason = entry, fit, ""
         queue = self.queue
         queue.refused = ""
         queue.queue_max = config.queue_size_max
@@ -120,11 +125,12 @@ class Shelved:  # mutable: one model over all its versions
         if tally is None:
             tally = self._tallies[entry.version] = ModelTally(entry.version)
         queue.tally = tally
-        return config.batching
+        queue.holders = fit.numbers if len(fit.numbers) < executors else None
+        return config.batching or (Batching(1) if queue.holders is not None else None)
 
     def let_go(self) -> None:
         """Nothing serves any more. A later load begins with a new queue."""
-        self.served = None
+        self.served = self.fit = None
         self.queue = ModelQueue(self.name, 0, None, idempotent=False)
 
     def warmed(self, loaded: Loaded) -> None:
@@ -163,7 +169,14 @@ class Shelved:  # mutable: one model over all its versions
             return replace(facts, state="refused" if self.reason else "unloaded")
         if stage is ModelStage.UNLOADING:
             return replace(facts_of(shown, NOT_LOADED), state=stage.value)
-        return replace(facts_of(shown), state="" if stage is ModelStage.SERVING else stage.value, note=self.reason)
+        return replace(
+            facts_of(shown),
+            state="" if stage is ModelStage.SERVING else stage.value,
+            note=self.reason or self._elsewhere(),
+        )
+
+    def _elsewhere(self) -> str:
+        return self.fit.refused if self.fit is not None else ""
 
     def __repr__(self) -> str:
         return f"<Shelved {self.name} {self.machine.stage.value}>"

@@ -30,6 +30,10 @@ class ModelSpeed:  # mutable: a running estimate
         known = self._by_size.get(body_bytes.bit_length(), self._any_us)
         return UNKNOWN_US if known is None else int(known)
 
+    def known_us(self, body_bytes: int) -> int:
+        """The same, but 0 before the first run."""
+        return 0 if self._any_us is None else self.estimate_us(body_bytes)
+
     def ran(self, body_bytes: int, compute_us: int) -> None:
         """Learns from a run."""
         size = body_bytes.bit_length()

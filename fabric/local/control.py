@@ -63,8 +63,8 @@ class NodeControl:
         self._ask(Question("load", model, config=config), timeout_s)
 
     def unload(self, model: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
-        """Has a model unloaded; returns once its requests have ended and its memory is free. Raises UnknownModel, and
-        Unavailable where the node's models are fixed."""
+        """Has a model unloaded; returns once its requests have ended, and its memory is free a moment later. Raises
+        UnknownModel, and Unavailable where the node's models are fixed."""
         self._ask(Question("unload", model), timeout_s)
 
     def _ask(self, question: Question, timeout_s: float) -> Reply:

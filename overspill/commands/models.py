@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         _print_table(refused)
     failed = _failed(instances)
     if failed:
-        print("\nserves on, since a newer one could not be loaded:")
+        print("\nserves, but:")
         _print_table(failed)
     return 0
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +48,13 @@ class PythonModel:
         return True
 
     def close(self) -> None:
-        """Lets the module go, unless a newer load of the same version has its name by now."""
-        if sys.modules.get(self._module.__name__) is self._module:
-            del sys.modules[self._module.__name__]
+        """Lets the module go."""
+        sys.modules.pop(self._module.__name__, None)
 
 
 def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
     path = Path(config.path) / "model.py"
-    name = f"overspill_model_{config.name}_{config.version}"
+    name = _free_name(config)
     spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise ModelBroken(f"model {config.name!r} has no {path}; put its class Model there")
@@ -68,8 +68,18 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
         if not callable(model.execute):
             raise ModelBroken(f"model {config.name!r}: execute in {path} is no function")
     except ModelBroken:
+        del sys.modules[name]
         raise
-    except Exception as error:  # a model may raise anything, and must not stop others
+    except BaseException as error:  # a model may raise anything, and must not stop others
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
         where = place(error, config.path)
         raise ModelBroken(f"model {config.name!r} cannot be made: {told(error)}{where}") from error
     return module, model
+
+
+def _free_name(config: ModelConfig) -> str:
+    """A module's name: of its own for each load, since an older one may serve until this is warm."""
+    name = f"overspill_model_{config.name}_{config.version}"
+    return next(each for each in chain([name], (f"{name}_{load}" for load in count(2))) if each not in sys.modules)

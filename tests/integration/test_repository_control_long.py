@@ -1,0 +1,99 @@
+"""Models loaded, replaced, refused and unloaded many times over: memory returns, and nothing gets slower for it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from fabric.errors import ModelBroken
+from fabric.local.control import NodeControl, control_path
+from tests.integration.nodes import CONFIG, IDEMPOTENT, Client, running_node, write_model
+
+HEAVY = """
+import numpy as np
+class Model:
+    def __init__(self, config):
+        self.weights = np.ones(4 << 20)
+        self.me = self
+    def execute(self, inputs, outputs):
+        outputs["y"] = inputs["x"]
+"""
+SMALL = """
+class Model:
+    def __init__(self, config):
+        pass
+    def execute(self, inputs, outputs):
+        outputs["y"] = inputs["x"]
+"""
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory by the kernel's word."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def call_us(client: Client, count: int = 200) -> float:
+    """What a call takes, the median of some."""
+    took = []
+    for _ in range(count):
+        began_s = time.perf_counter()
+        client.call("small", 1, 2)
+        took.append((time.perf_counter() - began_s) * 1e6)
+    return median(took)
+
+
+def turn(control: NodeControl) -> None:
+    """One of everything that can happen to a model."""
+    control.load("heavy")
+    control.load("heavy")
+    control.load("small")
+    with pytest.raises(ModelBroken):
+        control.load("broken")
+    control.unload("heavy")
+
+
+def come_and_go(tmp_path: Path, times: int) -> tuple[list[float], list[float], float, float]:
+    """The resident bytes of node and executor before and after, and what a call took then."""
+    models = tmp_path / "models"
+    write_model(models, "heavy", HEAVY, CONFIG)
+    write_model(models, "small", SMALL, CONFIG + IDEMPOTENT)
+    write_model(models, "broken", "import numpy\nweights = numpy.ones(4 << 20)\n1 / 0", CONFIG)
+    words = ("--model-control", "explicit", "--load-model", "small")
+    with running_node(tmp_path, models, *words) as node:
+        control = NodeControl(control_path(node.path))
+        client = Client(node.path)
+        for _ in range(5):
+            turn(control)
+        (executor,) = node.children()
+        pids = node.process.pid, executor
+        before_us, fds = call_us(client), [descriptors(pid) for pid in pids]
+        before = [float(resident_bytes(pid)) for pid in pids]
+        for _ in range(times):
+            turn(control)
+        after_us = call_us(client)  # and the executor has let go what it was told to
+        after = [float(resident_bytes(pid)) for pid in pids]
+        assert [descriptors(pid) for pid in pids] == fds
+        assert node.children() == [executor]
+        client.close()
+    return before, after, before_us, after_us
+
+
+def test_memory_returns_when_models_come_and_go(tmp_path: Path) -> None:
+    before, after, _, _ = come_and_go(tmp_path, 8)
+    for then, now in zip(before, after, strict=True):
+        assert now <= then + (24 << 20)  # a model that stayed would be 32 MiB each time
+
+
+@pytest.mark.long
+def test_memory_is_flat_and_calls_are_as_fast_after_two_hundred_loads_and_failures(tmp_path: Path) -> None:
+    before, after, before_us, after_us = come_and_go(tmp_path, 200)
+    for then, now in zip(before, after, strict=True):
+        assert now <= 1.02 * then
+    assert after_us <= 1.5 * before_us  # a machine with neighbours; 1.1 on a quiet one
