@@ -78,6 +78,7 @@ def _libraries() -> Iterator[Finding]:
     optional = {
         "onnxruntime": ("ONNX models need it", "pip install onnxruntime"),
         "consul": ("the consul: registry needs it", "pip install py-consul"),
+        "aiohttp": ("the front door for stock Triton clients needs it", "pip install aiohttp protobuf"),
         "numba": ("the dispatch example needs it", "pip install numba"),
         "cupy": ("GPU kernels need it", "pip install cupy-cuda13x"),
         "tensorrt": ("TensorRT engines need it", "pip install tensorrt"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fabric.control import UNAVAILABLE
-from fabric.errors import InvalidArgument, OverspillError
+from fabric.errors import InvalidArgument, MissingDependency, OverspillError
+from frontdoor import libraries
 from frontdoor.clients import Owner
 from frontdoor.facts import Facts, Permits, told
 from frontdoor.failures import Status, status_of
@@ -143,3 +145,11 @@ def test_regions_of_who_is_gone_last_as_long_as_their_lease(tmp_path: Path) -> N
     asyncio.run(Leases(regions, lambda: now[0], 0.0).sweep())
     assert len(regions) == 1, "0 keeps them for ever"
     regions.close()
+
+
+@pytest.mark.parametrize("module", ["aiohttp", "google", "google.protobuf"])
+def test_a_missing_library_is_told_with_its_mend(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    libraries.check()
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependency, match=r"overspill\[frontdoor\]"):
+        libraries.check()
