@@ -18,10 +18,14 @@ a moment, by page and reader, but never by neither. This module never maps memor
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from fabric.errors import ConfigError
+from fabric.frame import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 MAGIC = b"OVLP"
 VERSION = 1
@@ -37,6 +41,13 @@ _LINE = struct.Struct("<QQQ")
 LINES_AT = 2048
 PAGE_BYTES = 16384
 LINE_BYTES = _LINE.size
+LINES_BYTES = PROBES * LINE_BYTES
+"""What a client reads of the lines: all that may be its own."""
+TRIES_MAX = 8
+"""Readings until a page counts as torn. Under a writer that never pauses about half of the reads of soft-RoCE are: one
+in 256 gives up."""
+FILE = "load.page"
+"""The page's file, beside the node's socket: whoever may connect to that may map it."""
 assert _HEAD.size + MODELS_MAX * _MODEL.size + _END.size <= LINES_AT, "the page ends before the lines"
 assert LINES_AT + (LINES + PROBES) * LINE_BYTES <= PAGE_BYTES, "the lines end with the page"
 _MIX = 0x9E37_79B9_7F4A_7C15
@@ -49,6 +60,13 @@ class ModelLoad(NamedTuple):
     key: int
     unit_us: int
     queued: int
+
+
+class Reading(NamedTuple):
+    """What one caller reads: the load as it should see it, and what is known of models."""
+
+    load: Load
+    models: tuple[ModelLoad, ...]
 
 
 class PageReport(NamedTuple):
@@ -83,9 +101,12 @@ class LoadPage:  # mutable: it is the writer
         self._sequence = 0
         self._lines: dict[int, int] = {}
 
-    def publish(self, outstanding_us: int, executors: int, models: tuple[ModelLoad, ...] = ()) -> int:
-        """Writes a report; gives its sequence number. Models past the first 64 are left out."""
-        self._sequence += 1
+    def publish(
+        self, outstanding_us: int, executors: int, models: tuple[ModelLoad, ...] = (), sequence: int = 0
+    ) -> int:
+        """Writes a report; gives its sequence number, which is the next one unless the writer counts reports itself.
+        Models past the first 64 are left out."""
+        self._sequence = sequence or self._sequence + 1
         shown = models[:MODELS_MAX]
         head = (MAGIC, VERSION, len(shown), self._sequence, self._node_epoch, outstanding_us, executors, 0)
         body = _HEAD.pack(*head) + b"".join(_MODEL.pack(*model) for model in shown)
@@ -110,9 +131,28 @@ class LoadPage:  # mutable: it is the writer
         if at is not None:
             self._memory[at : at + LINE_BYTES] = bytes(LINE_BYTES)
 
+    def forget_but(self, known: Container[int]) -> None:
+        """All clients but these are gone."""
+        for client_id in [each for each in self._lines if each not in known]:
+            self.forget(client_id)
+
+    def close(self) -> None:
+        """Lets go of the memory."""
+        self._memory.release()
+
     def _free_line(self, client_id: int) -> int | None:
         first, taken = line_at(client_id), set(self._lines.values())
         return next((at for at in range(first, first + PROBES * LINE_BYTES, LINE_BYTES) if at not in taken), None)
+
+
+def read_both(lines: bytes, page: bytes, client_id: int, node_epoch: int) -> Reading | None:
+    """What a client reads in copies of its `PROBES` lines and of the page, made in this order; None when either is
+    torn, or the page is another life's."""
+    accepted, report = read_line(lines, client_id), read_report(page)
+    if accepted is None or report is None or report.node_epoch != node_epoch:
+        return None
+    load = Load(report.sequence, accepted, report.outstanding_us, report.executors)
+    return Reading(load, report.models)
 
 
 def read_report(raw: bytes) -> PageReport | None:

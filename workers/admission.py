@@ -23,7 +23,7 @@ from workers.resident import Residents
 from workers.statistics import REJECTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from workers.batchconfig import Batching
     from workers.desks import ExecutorDesk, ModelQueue
@@ -48,6 +48,8 @@ class Admission:  # mutable: the node's queue
         """Requests that came while the node drained."""
         self.outstanding_us = 0
         """Work queued and in hand, by estimate."""
+        self.on_change: Callable[[int], None] | None = None
+        """Told the client of each job that comes or is over."""
         self._queue_max = queue_max
         self._waiting = 0
         self._queued_us = 0
@@ -103,6 +105,8 @@ class Admission:  # mutable: the node's queue
         if desk is None:
             self._enter(job)
         self.outstanding_us += job.work_us
+        if self.on_change is not None:
+            self.on_change(job.client_id)
         return desk
 
     def next_work(self, now: float) -> tuple[ExecutorDesk, list[Job]] | None:
@@ -174,6 +178,8 @@ class Admission:  # mutable: the node's queue
             self.residents.ended(job.uses)
             job.uses = ()
         self.outstanding_us -= job.work_us
+        if self.on_change is not None:
+            self.on_change(job.client_id)
 
     def expire(self, now: float) -> list[Job]:
         """Withdraws the waiting jobs whose time is over, be it their own or what their model grants."""

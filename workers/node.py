@@ -33,12 +33,14 @@ from workers.crew import Crew
 from workers.desks import ExecutorDesk
 from workers.leaving import Leaving
 from workers.library import ModelLibrary
+from workers.load_writer import LoadWriter
 from workers.ports import Ports
 from workers.presence import Presence
 from workers.reception import Reception
 from workers.repository import read_repository
 from workers.runtime import SOCKET, make_folder, remove_folder
 from workers.shell import ExecutorShell
+from workers.standing import Condition, readiness
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -50,15 +52,6 @@ DRAIN_LOOK_S = 0.02
 STOP_TIMEOUT_S = 5.0
 """From the end of the last request: time for the port and the executors to end by themselves."""
 PARENT_LOOK_S = 0.25
-
-
-def readiness(*, ready: int, was_ready: bool, port_down: bool, draining: bool, any_model: bool) -> Readiness:
-    """How a node is, by its own word. An executor is ready when all its models are warm, so one is enough."""
-    if draining:
-        return Readiness.DRAINING
-    if not was_ready and (port_down or not ready):
-        return Readiness.STARTING
-    return Readiness.READY if ready and any_model and not port_down else Readiness.DEGRADED
 
 
 class Node:  # mutable: owns all processes, sockets and timers of the node
@@ -99,6 +92,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
                 f"the node id {self._node_id!r} is taken by a running node of the same registry on this host;"
                 " stop that one, or give another --node-id"
             ) from None
+        self._page = LoadWriter(self._reactor, self._folder, self._epoch, self._admission, self._reception)
         self._control = ControlListener(self._reactor, control_path(self._socket_path), self._library)
         self._port = self._make_port() if "rpc" in config.wires or config.frontdoor else None
 
@@ -156,27 +150,29 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._reactor.call_later(0.0, self._publish)
 
     def _publish(self) -> None:
+        self._page.refresh()
         instance = self._instance()
+        if self._port is not None:
+            self._port.tell_ready(ready=self._condition().serves and not self._draining)
         if instance == self._published:
             return
         if self._published is None or instance.readiness is not self._published.readiness:
             tell_state(instance, self._port.front if self._port is not None else (0, 0))
-            if self._port is not None:
-                self._port.tell_ready(ready=instance.readiness is Readiness.READY)
         self._published = instance
         if self._presence is not None:
             self._presence.publish(instance)
+
+    def _condition(self) -> Condition:
+        any_model = self._library.inventory.any_model
+        return Condition(self._crew.ready, self._port is not None and self._port.down, any_model)
 
     def _instance(self) -> Instance:
         host, _ = self._config.rpc_host_port
         port = self._port.port if self._port is not None else 0
         state = readiness(
-            ready=self._crew.ready,
-            was_ready=self._was_ready,
-            port_down=self._port is not None and self._port.down,
-            draining=self._draining,
-            any_model=self._library.inventory.any_model,
-        )
+            self._condition(), was_ready=self._was_ready, draining=self._draining,
+            rdma_missing=self._port is not None and self._port.rdma_missing,
+        )  # fmt: skip
         self._was_ready = self._was_ready or state not in {Readiness.STARTING, Readiness.DRAINING}
         return Instance(
             node_id=self._node_id,
@@ -278,6 +274,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._listener.close()
         self._control.close()
         self._crew.close()
+        self._page.close()
         self._cards.close()
         self._reactor.close()
         if not self._config.runtime_dir:

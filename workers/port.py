@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fabric.deadline import Deadline
 from fabric.errors import OverspillError
 from fabric.local.channel import LocalChannel
+from fabric.local.page import LocalPage
 from fabric.rpc_fallback.config import RpcServerConfig, TlsFiles
 from fabric.rpc_fallback.server import RpcServer
 from fabric.transport import PeerFacts
@@ -23,6 +24,8 @@ from workers.lifeline import end_with
 from workers.offer import bring_offer
 
 if TYPE_CHECKING:
+    import socket
+
     from fabric.transport import Channel
 
 OPEN_TIMEOUT_S = 5.0
@@ -44,10 +47,11 @@ def serve(settings: dict[str, Any]) -> None:
         deadline = Deadline.after(OPEN_TIMEOUT_S, time.monotonic())
         return LocalChannel.open(path, client_id, deadline, arena_bytes, (facts.node_id, facts.node_epoch))
 
-    def bootstrap(client_id: int, offer: bytes, timeout_s: float) -> bytes:
+    def bootstrap(client_id: int, offer: bytes, timeout_s: float) -> tuple[bytes, socket.socket]:
         return bring_offer(path, client_id, offer, timeout_s)
 
-    server = RpcServer(config, open_channel, facts, bootstrap if settings["rdma"] else None)
+    page = LocalPage(path)
+    server = RpcServer(config, open_channel, facts, bootstrap if settings["rdma"] else None, page.raw)
     try:
         _say({"port": server.start(ready=settings["ready"])})
         for line in sys.stdin:

@@ -171,8 +171,9 @@ class PortKeeper:  # mutable: owns the process
 
     def tell_ready(self, *, ready: bool) -> None:
         """What the port's health service says of the node; a port that is started again says it from the start."""
-        self._settings = replace(self._settings, ready=ready)
-        self._tell("ready" if ready else "not ready")
+        if ready is not self._settings.ready:
+            self._settings = replace(self._settings, ready=ready)
+            self._tell("ready" if ready else "not ready")
 
     def drain(self) -> None:
         """New callers are refused."""

@@ -65,6 +65,11 @@ class Ports:  # mutable: owns processes
         return self._rdma.name if self._rdma is not None else ""
 
     @property
+    def rdma_missing(self) -> bool:
+        """Whether rdma was asked for and there is none now, while rpc serves."""
+        return self._rdma is not None and bool(self.port) and not self._rdma.name
+
+    @property
     def gone(self) -> bool:
         """Whether there is no process left."""
         return all(one.gone for one in self._all)

@@ -11,18 +11,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import mmap
 import os
 import socket
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabric.deadline import Deadline
 from fabric.errors import OverspillError
+from fabric.load_page import FILE, PAGE_BYTES
 from fabric.local.channel import LocalChannel
 from fabric.rdma.config import RdmaConfig
 from fabric.rdma.engine import Engine
+from fabric.rdma.line import hold_line
 from fabric.rdma.listener import RdmaListener
 from fabric.rdma.verbs import load
 from fabric.transport import PeerFacts
@@ -51,7 +55,8 @@ class RdmaPort:  # mutable: owns the listener's socket
             pinned_bytes_max=settings["pinned_bytes_max"], spin_us=0,  # it waits for the node, on the same loop
         )  # fmt: skip
         self._engine = Engine(asyncio.get_running_loop(), config)
-        self._listener = RdmaListener(self._engine, self._open_channel, self._facts)
+        page = map_page(Path(settings["socket"]).with_name(FILE))
+        self._listener = RdmaListener(self._engine, self._open_channel, self._facts, page)
         self._tasks: set[asyncio.Task[None]] = set()
         self._told = ""
 
@@ -97,7 +102,10 @@ class RdmaPort:  # mutable: owns the listener's socket
             message = await loop.sock_recv(sock, OFFER_BYTES_MAX)
             if len(message) > CLIENT.size:
                 (client_id,) = CLIENT.unpack_from(message)
-                await loop.sock_sendall(sock, await self._listener.bootstrap(client_id, message[CLIENT.size :]))
+                answer, peer = await self._listener.bootstrap(client_id, message[CLIENT.size :])
+                await loop.sock_sendall(sock, answer)
+                if peer is not None:
+                    await hold_line(peer, loop.sock_recv(sock, 1))
 
     async def _look(self) -> None:
         """Tells the node which device there is, whenever that changes."""
@@ -126,6 +134,19 @@ class RdmaPort:  # mutable: owns the listener's socket
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def map_page(path: Path) -> mmap.mmap | None:
+    """The node's load page, for peers to read; None where there is none."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        _log.warning("there is no load page for peers to read (%s)", error.strerror)
+        return None
+    try:
+        return mmap.mmap(fd, PAGE_BYTES)
+    finally:
+        os.close(fd)
 
 
 def say(answer: dict[str, Any]) -> None:

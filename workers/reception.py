@@ -59,10 +59,10 @@ class Reception:  # mutable: the node's requests
         self._epoch = node_epoch
         self._admission = admission
         self._executors_changed = executors_changed
-        self._dedupe = Dedupe()
+        self.dedupe = Dedupe()
         self._suspects = Suspects()
-        self._sequence = 0
-        self._executors = 0
+        self.sequence = 0
+        self.executors = 0
         self._expiry: Timer | None = None
         self._lapse()
 
@@ -87,7 +87,7 @@ class Reception:  # mutable: the node's requests
             raise InvalidArgument("the request carries another client's id than its session; use one id for both")
         if request.node_epoch not in (self._epoch, 0):
             raise StaleEpoch("the request is meant for an earlier life of this node; open a new channel to it")
-        client = self._dedupe.client(request.client_id, now)
+        client = self.dedupe.client(request.client_id, now)
         client.acknowledge(request.ack_no)
         known = client.find(request.request_no)
         asked = Waiter(tenant, socket, frame)
@@ -114,7 +114,7 @@ class Reception:  # mutable: the node's requests
     def cancel(self, tenant: Tenant, socket: TenantSocket, request_no: int, client_id: int) -> None:
         """Ends a request that still waits, unless another socket asked for the same; one that is with an executor goes
         on, and its final frame comes."""
-        client = self._dedupe.clients.get(client_id)
+        client = self.dedupe.clients.get(client_id)
         job = client.running.get(request_no) if client is not None and client_id == tenant.client_id else None
         if job is not None and job.state is JobState.QUEUED:
             error = Cancelled("the caller gave the request up before it ran", Fate.NEVER_RAN)
@@ -125,7 +125,7 @@ class Reception:  # mutable: the node's requests
 
     def load(self, tenant: Tenant) -> Load:
         """The node's load as this client should see it."""
-        client = self._dedupe.clients.get(tenant.client_id)
+        client = self.dedupe.clients.get(tenant.client_id)
         return self._load(client.accepted if client is not None else 0, 0)
 
     def socket_closed(self, tenant: Tenant, socket: TenantSocket) -> None:  # noqa: ARG002 - the contract's
@@ -152,7 +152,7 @@ class Reception:  # mutable: the node's requests
             self._admission.over(job)
             now, desks = monotonic(), self._admission.desks
             learn(job, flags, spent, now, desks[holder[0]] if len(desks) > 1 else None)
-            client = self._dedupe.clients[job.client_id]
+            client = self.dedupe.clients[job.client_id]
             if flags & RAN:
                 client.ended(job.request_no, Finished(frame, now, holder if flags & KEPT else None))
             else:
@@ -180,7 +180,7 @@ class Reception:  # mutable: the node's requests
         job.model.tally.failed(BACKEND, monotonic() - job.arrived_s)
         fate = Fate.RAN if answered else Fate.UNKNOWN
         error = ExecutorLost(f"the executor {why} while it ran the request; send it again if that is safe", fate)
-        client = self._dedupe.clients[job.client_id]
+        client = self.dedupe.clients[job.client_id]
         if job.model.idempotent and not answered:
             client.never_ran(job.request_no)
         else:
@@ -193,7 +193,7 @@ class Reception:  # mutable: the node's requests
         """A job that was never begun waits again, unless nobody does."""
         if job.asked.tenant.closed and not job.ask_for_another():
             self._admission.over(job)
-            self._dedupe.clients[job.client_id].never_ran(job.request_no)
+            self.dedupe.clients[job.client_id].never_ran(job.request_no)
         else:
             self._admission.put_back(job)
             self._arm_expiry()
@@ -205,7 +205,7 @@ class Reception:  # mutable: the node's requests
 
     def executors_changed(self) -> None:
         """There are more or fewer executors that take work."""
-        self._executors = self.crew.ready
+        self.executors = self.crew.ready
         self._executors_changed()
 
     def give_up_waiting(self, error: OverspillError, model: ModelQueue | None = None) -> None:
@@ -226,9 +226,9 @@ class Reception:  # mutable: the node's requests
         self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us), now, more=more)
 
     def _load(self, accepted: int, own_us: int) -> Load:
-        self._sequence += 1
+        self.sequence += 1
         # The reply of a request reports the load without it: it is over when that is read.
-        return Load(self._sequence, accepted, max(0, self._admission.outstanding_us - own_us), self._executors)
+        return Load(self.sequence, accepted, max(0, self._admission.outstanding_us - own_us), self.executors)
 
     def _asked_again(self, known: Job | Finished, request: RequestFrame, asked: Waiter) -> None:
         if isinstance(known, Job):
@@ -249,7 +249,7 @@ class Reception:  # mutable: the node's requests
         now = monotonic()
         job = Job(_RESENDS, client_id, request_no, asked, now, now, 0, 0)
         job.resend = True
-        job.accepted = self._dedupe.clients[client_id].accepted
+        job.accepted = self.dedupe.clients[client_id].accepted
         if shell.holder != holder or not shell.desk.open:
             self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
         elif shell.desk.resends >= RESENDS_MAX:
@@ -260,7 +260,7 @@ class Reception:  # mutable: the node's requests
     def _withdraw(self, job: Job, error: OverspillError) -> None:
         self._admission.withdraw(job)
         job.model.tally.failed(CANCELED if isinstance(error, Cancelled) else OTHER, monotonic() - job.arrived_s)
-        self._dedupe.clients[job.client_id].never_ran(job.request_no)
+        self.dedupe.clients[job.client_id].never_ran(job.request_no)
         self._refuse(job, error)
 
     def _refuse(self, job: Job, error: OverspillError, flags: int = 0, *, to_first: bool = True) -> None:
@@ -269,7 +269,7 @@ class Reception:  # mutable: the node's requests
             waiter.socket.send(frame)
 
     def _error_frame(self, client_id: int, request_no: int, error: OverspillError, flags: int = 0) -> bytes:
-        client = self._dedupe.clients.get(client_id)
+        client = self.dedupe.clients.get(client_id)
         load = self._load(client.accepted if client is not None else 0, 0)
         return encode_error(ErrorFrame(client_id, request_no, self._epoch, error, load), flags)
 
@@ -284,14 +284,14 @@ class Reception:  # mutable: the node's requests
         now = monotonic()
         for job in self._admission.expire(now):
             job.model.tally.failed(REJECTED, now - job.arrived_s)
-            self._dedupe.clients[job.client_id].never_ran(job.request_no)
+            self.dedupe.clients[job.client_id].never_ran(job.request_no)
             self._refuse(job, too_late(job, now))
         if self._admission.is_timed:
             self._feed()
         self._arm_expiry()
 
     def _lapse(self) -> None:
-        self._dedupe.lapse(monotonic())
+        self.dedupe.lapse(monotonic())
         self._reactor.call_later(LAPSE_S, self._lapse)
 
 

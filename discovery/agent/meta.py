@@ -85,7 +85,7 @@ def registration(instance: Instance, settings: ConsulSettings) -> str:
 
 
 def status_word(instance: Instance) -> str:
-    """What the heartbeat says: `warn` for a node that is not whole. A node without rdma counts as whole so far."""
+    """What the heartbeat says: `warn` for a node that is not whole, such as one whose rdma is down while rpc works."""
     return "warn" if instance.readiness in {Readiness.DEGRADED, Readiness.STARTING} else "pass"
 
 

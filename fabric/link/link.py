@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from fabric.deadline import Deadline
 from fabric.errors import Fate, NodeLost, OverspillError, StaleEpoch, WireTooSmall
 from fabric.link.moves import Moves
+from fabric.link.pages import read_page
 from fabric.link.table import Event, Role, State
 from fabric.link.wires import wires_to
 from fabric.link.wiring import Wiring
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from fabric.link.loop import LoopThread
     from fabric.link.wires import LinkConfig, Peer, Wires
+    from fabric.load_page import Reading
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.transport import Answer, Call, PeerFacts, WireName
@@ -180,6 +182,11 @@ class Link:
             failure = None  # an error's traceback holds this frame: it must not hold the error too
             out.pop(key, None)
             wiring.bound.pop(key, None)
+
+    def read_page(self, deadline: Deadline) -> Reading:
+        """The node's load page over the live wire, with our own line read first. Blocks. Raises NodeLost, Unavailable
+        where the wire reads none, DeadlineExceeded."""
+        return read_page(self._wiring.current, deadline)
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a running call; its own outcome still comes."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
     from fabric.rdma.engine import Engine
+    from fabric.rdma.line import Line
     from fabric.transport import Channel
 
     Opener = Callable[[Deadline, tuple[str, int] | None], Channel]
@@ -128,7 +129,7 @@ def _rdma(address: str, client_id: int, config: RpcConfig, engine: Engine, arena
         from fabric.rdma.channel import RdmaChannel
         from fabric.rpc_fallback.bootstrap import bring_offer
 
-        def bootstrap(offer: bytes, until: Deadline) -> bytes:
+        def bootstrap(offer: bytes, until: Deadline) -> tuple[bytes, Line]:
             return bring_offer(address, client_id, config, offer, until)
 
         return RdmaChannel.open(engine, bootstrap, client_id, deadline, expect, arena)

@@ -26,6 +26,7 @@ from fabric.local.exchange import (
     take_leased_reply,
 )
 from fabric.local.mux import MuxSocket
+from fabric.local.page import LocalPage
 from fabric.local.pool import SocketPool
 from fabric.local.session import join_session, open_session
 from fabric.local.unclaimed import Unclaimed
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import Load
     from fabric.hello import Welcome
+    from fabric.load_page import Reading
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
 
@@ -50,6 +52,7 @@ class LocalChannel:  # mutable: open, then closed
         self._client_id = hello.client_id
         self._peer = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)
         self._arena = arena
+        self._page = LocalPage(path)
         self._sizes = ReplySizes()
         lost = _weakly(self)
         join = partial(join_session, path, replace(hello, session=welcome.session))
@@ -105,6 +108,10 @@ class LocalChannel:  # mutable: open, then closed
     def alive(self) -> bool:
         """False once the channel is closed or the session is known to be lost."""
         return not self._pool.closing
+
+    def read_page(self, deadline: Deadline) -> Reading:  # noqa: ARG002 - that of all wires; this one never waits
+        """What this client reads of the node's load page; nobody at the node is asked. Raises Unavailable, NodeLost."""
+        return self._page.read(self._client_id, self._peer.node_epoch)
 
     @property
     def zombies(self) -> int:
@@ -185,6 +192,7 @@ class LocalChannel:  # mutable: open, then closed
         self._arena.retire()
         self._pool.end(reason)
         self._mux.end(reason)
+        self._page.close()
         self._arena.close_fd()
 
     def _on_own_loop(self) -> bool:

@@ -16,9 +16,8 @@ from contextlib import suppress
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, StaleEpoch
-from fabric.frame import Kind, bare_frame, check_header, decode_error
-from fabric.hello import decode_pong
+from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError, StaleEpoch
+from fabric.frame import Kind, check_header, decode_error
 from fabric.rdma.bell import await_through, wait_through
 from fabric.rdma.calls import Calls
 from fabric.rdma.choice import gid_text, ip_of
@@ -27,6 +26,7 @@ from fabric.rdma.connection import Connection
 from fabric.rdma.heads import NO_REGION, HeadKind
 from fabric.rdma.neighbour import find_neighbour
 from fabric.rdma.page_reads import page_life
+from fabric.rdma.pings import Pings
 from fabric.rdma.replies import Replies
 from fabric.rdma.terms import Terms, agree, own_versions, pack_terms, read_terms
 from fabric.rdma.window import Windows
@@ -37,15 +37,17 @@ if TYPE_CHECKING:
 
     from fabric.deadline import Deadline
     from fabric.frame import Load
+    from fabric.load_page import Reading
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.rdma.choice import Choice
     from fabric.rdma.engine import Engine
     from fabric.rdma.heads import Head
+    from fabric.rdma.line import Line
     from fabric.transport import Answer, Call
 
-    Bootstrap = Callable[[bytes, Deadline], bytes]
-    """Brings an offer to the node and its answer back, over a wire that is authenticated."""
+    Bootstrap = Callable[[bytes, Deadline], tuple[bytes, Line]]
+    """Brings an offer to the node and its answer back, over a wire that is authenticated, and keeps the line open."""
 
 ETHERNET = "Ethernet"
 
@@ -59,14 +61,13 @@ class RdmaChannel:  # mutable: open, then closed
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._reason = ""
-        self._live = False
-        self._closing = False
+        self._made = self._live = self._closing = False
         self._running = 0
-        self._pings: dict[int, tuple[Callable[[], None], list[Load]]] = {}
-        self._ping_no = 0
         self._page = NO_REGION
+        self._line: Line | None = None
         self.peer_facts = PeerFacts("", 0, 0)
         self._connection = Connection(engine, self, choice, secrets.randbits(32), caller=True)
+        self._pings = Pings(self._connection, client_id)
         config = engine.config
         try:
             self._replies = Replies(self._connection, config.arena_bytes, config.arena_bytes_max)
@@ -74,6 +75,7 @@ class RdmaChannel:  # mutable: open, then closed
             self._connection.close(NodeLost("there is no memory for this connection"))
             raise
         self._calls = Calls(self._connection, self._replies, arena, config)
+        self._made = True
 
     @classmethod
     def open(
@@ -137,14 +139,13 @@ class RdmaChannel:  # mutable: open, then closed
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node's own code for a sign of life. Raises DeadlineExceeded or NodeLost."""
         self._calls.tidy(time.monotonic())
-        return await await_through(lambda ring: self._pinged(deadline, ring), deadline)
+        return await await_through(lambda ring: self._pings.life(deadline, ring), deadline)
 
-    def read_page(self, deadline: Deadline) -> Load:
+    def read_page(self, deadline: Deadline) -> Reading:
         """Reads the node's load page with the NIC alone: nobody at the node is asked, so it is no sign of life. Raises
         Unavailable where the node has none or it stays torn, DeadlineExceeded, NodeLost."""
-        return wait_through(
-            lambda ring: page_life(self._connection, self._page, self._client_id, deadline, ring), deadline
-        )
+        mine = (self._client_id, self.peer_facts.node_epoch)
+        return wait_through(lambda ring: page_life(self._connection, self._page, *mine, deadline, ring), deadline)
 
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then ends the connection."""
@@ -190,10 +191,7 @@ class RdmaChannel:  # mutable: open, then closed
         if header.kind in {Kind.REPLY, Kind.ERROR} and header.request_no:
             self._calls.answered(head, header, payload, place)
         elif header.kind is Kind.PONG:
-            waiting = self._pings.get(header.request_no)
-            if waiting is not None:
-                waiting[1].append(decode_pong(frame, header))
-                waiting[0]()
+            self._pings.answered(frame, header)
         elif header.kind is Kind.ERROR:
             raise decode_error(frame, header).error
         else:
@@ -203,14 +201,18 @@ class RdmaChannel:  # mutable: open, then closed
         """The connection is over."""
         with self._changed:
             self._reason = self._reason or str(error) or "the connection was lost"
-            self._calls.lost(error)
-            for ring, _ in self._pings.values():
-                ring()
+            if self._made:
+                self._calls.lost(error)
+            self._pings.lost(self._reason)
             self._changed.notify_all()
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
     def fenced(self) -> None:
         """Nobody writes any more: all memory is ours."""
-        self._calls.fenced()
+        if self._made:
+            self._calls.fenced()
 
     # Inside.
 
@@ -225,7 +227,8 @@ class RdmaChannel:  # mutable: open, then closed
             gid_text(choice.gid), engine.mtu(choice), engine.read_depth, ctl, bulk, CTL_DEPTH, BULK_DEPTH, FRAME_ROOM,
             secrets.randbits(32), self._replies.current.note, NO_REGION,
         )  # fmt: skip
-        answer = bootstrap(pack_terms(ours), deadline)
+        answer, line = bootstrap(pack_terms(ours), deadline)
+        self._hold(line)
         if answer[:4] != pack_terms(ours)[:4]:
             raise decode_error(answer, check_header(answer)).error
         theirs = read_terms(answer)
@@ -255,11 +258,27 @@ class RdmaChannel:  # mutable: open, then closed
             if self._reason:
                 raise NodeLost(self._reason, Fate.NEVER_RAN)
 
+    def _hold(self, line: Line) -> None:
+        with self._lock:
+            if not self._reason:
+                self._line = line
+        if self._line is None:
+            line.close()
+        else:
+            line.watch(self._line_ended)
+
+    def _line_ended(self, why: str, told: bool) -> None:
+        if told:
+            self._connection.fail(NodeLost(f"the node has ended the connection ({why}); its requests go another way"))
+        else:
+            self._connection.doubt()
+
     def _life(self, call: Call, deadline: Deadline, ring: Callable[[], None]) -> Generator[None, None, Answer]:
         with self._lock:
             if not self.alive:
                 raise NodeLost(f"the channel is closed ({self._reason or 'closing'}); choose another", Fate.NEVER_RAN)
             self._running += 1
+            self._connection.awaited += 1
         self._engine.expect(1)
         try:
             return (yield from self._calls.life(call, deadline, ring))
@@ -270,27 +289,9 @@ class RdmaChannel:  # mutable: open, then closed
             self._engine.expect(-1)
             with self._changed:
                 self._running -= 1
+                self._connection.awaited -= 1
                 if self._closing:
                     self._changed.notify_all()
-
-    def _pinged(self, deadline: Deadline, ring: Callable[[], None]) -> Generator[None, None, Load]:
-        with self._lock:
-            self._ping_no += 1
-            number = self._ping_no
-            loads: list[Load] = []
-            self._pings[number] = (ring, loads)
-        try:
-            self._connection.send(HeadKind.FRAME, bare_frame(Kind.PING, self._client_id, number), control=True)
-            while not loads:
-                if self._reason:
-                    raise NodeLost(f"the node is gone ({self._reason}); choose another", Fate.NEVER_RAN)
-                if deadline.expired(time.monotonic()):
-                    raise DeadlineExceeded("no answer came in time; give more time")
-                yield
-            return loads[0]
-        finally:
-            with self._lock:
-                self._pings.pop(number, None)
 
     def __repr__(self) -> str:
         state = "open" if self.alive else f"closed: {self._reason}"

@@ -18,8 +18,8 @@ SEND_DEPTH = 40
 """Sends of the frame pair that may be posted: all credits of the peer, and completions that are asked for late."""
 PIECES_DEPTH = 24
 """Writes of the bulk pair that may be posted."""
-EXTRA_DEPTH = 4
-"""The two reads of a load page, and a marker behind all sends of each pair."""
+EXTRA_DEPTH = 5
+"""The two reads of a load page, a pulse, and a marker behind all sends of each pair."""
 COMPLETIONS_PER_LINK = CTL_DEPTH + BULK_DEPTH + SEND_DEPTH + PIECES_DEPTH + EXTRA_DEPTH
 """The most that one connection can put on the completion queue: when a pair dies, everything posted comes back."""
 FRAME_ROOM = 4096
@@ -56,9 +56,19 @@ class RdmaConfig:
     """A caller pings once a second while its link is idle: one that says nothing for this long is gone."""
 
     @property
+    def ack_s(self) -> float:
+        """How long the NIC awaits one acknowledgement."""
+        return 4.096e-6 * (1 << self.ack_timeout)
+
+    @property
+    def silence_s(self) -> float:
+        """How long a peer may be silent until the NIC makes an error of it (measured on soft-RoCE)."""
+        return (self.retry_count + 1) * self.ack_s
+
+    @property
     def resolve_s(self) -> float:
         """How long a peer's address may take to answer before pairs are connected to it: four acknowledgements."""
-        return 4 * 4.096e-6 * (1 << self.ack_timeout)
+        return 4 * self.ack_s
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_count <= 6:

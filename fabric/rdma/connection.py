@@ -9,28 +9,21 @@ lock; completions are handled in the loop's thread, and the owner is told withou
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
-from fabric.errors import Fate, NodeLost, OverspillError, ResourceExhausted
+from fabric.errors import Fate, NodeLost, OverspillError
+from fabric.rdma.asides import Asides
 from fabric.rdma.heads import HeadKind
 from fabric.rdma.intake import Intake
 from fabric.rdma.lifecycle import LinkDo, LinkEvent, LinkState, step
 from fabric.rdma.pair import Route
-from fabric.rdma.pairs import (
-    BULK_RECEIVED,
-    CTL_RECEIVED,
-    CTL_SENT,
-    MARKER,
-    PIECE_SENT,
-    READ_DONE,
-    SCRATCH_BYTES,
-    Pairs,
-    kind_of,
-)
+from fabric.rdma.pairs import Pairs
 from fabric.rdma.posts import Posts
+from fabric.rdma.pulse import Pulse
+from fabric.rdma.settling import Settling
 from fabric.rdma.talk import Message, Talk
-from fabric.rdma.verbs import ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,16 +32,16 @@ if TYPE_CHECKING:
     from fabric.rdma.device import Done
     from fabric.rdma.domain import Use
     from fabric.rdma.engine import Engine
-    from fabric.rdma.heads import Head, RegionNote
+    from fabric.rdma.heads import RegionNote
     from fabric.rdma.outbox import Write
     from fabric.rdma.pairs import Registered
     from fabric.rdma.talk import Owner
     from fabric.rdma.terms import Agreed, PairNote, Terms
 
-DRAIN_S = 1.0
-"""What was posted comes back within milliseconds; a device that does not give it back is not waited for longer."""
+DRAIN_S = 0.5
+"""What was posted comes back within milliseconds; a device that does not give it back is not waited for longer: pairs
+that are destroyed reach nothing either."""
 _SPEAKS = frozenset({LinkState.CONNECTED, LinkState.LIVE})
-_RECEIVES = frozenset({CTL_RECEIVED, BULK_RECEIVED})
 _ENDS = frozenset({LinkState.DRAINING, LinkState.GONE})
 
 
@@ -62,13 +55,19 @@ class Connection:  # mutable: its state is its life
         self._lock = threading.RLock()
         self._state = LinkState.NEW
         self._error: OverspillError | None = None
-        self._read: tuple[int, int, Callable[[bytes], None]] | None = None
+        self.awaited = 0
+        """Replies that the owner awaits; the owner counts them."""
         self._pairs = Pairs(engine, self, choice)
+        self._asides = Asides(self._pairs, Pulse(engine.config, time.monotonic()))
         self._posts = Posts(self._pairs, self._talk, engine.config.piece_bytes)
-        self._intake = Intake(self._pairs, self._talk, self._posts, owner.view_of, answers=not caller)
+        intake = Intake(self._pairs, self._talk, self._posts, owner.view_of, answers=not caller)
+        self._settling = Settling(self._pairs, self._posts, intake, self._asides)
         try:
             self._pairs.post_receives()
-            self._state, _ = step(self._state, LinkEvent.POSTED)
+            with self._lock:
+                if self._error is not None:  # the engine was closed meanwhile
+                    raise self._error
+                self._state, _ = step(self._state, LinkEvent.POSTED)
         except BaseException:  # whatever it was, nothing may stay behind it
             self._pairs.destroy()
             raise
@@ -109,7 +108,7 @@ class Connection:  # mutable: its state is its life
                 raise self.error
             self._pairs.connect(ctl, bulk)
             self._talk.agree(agreed, theirs.nonce)
-            self._posts.peer_region = theirs.region
+            self._posts.peer_region = self._asides.peer = theirs.region
             self._state, _ = step(self._state, LinkEvent.AGREED)
             if self._caller:
                 self._posts.greet(HeadKind.HELLO)
@@ -147,14 +146,9 @@ class Connection:  # mutable: its state is its life
     def read(self, note: RegionNote, parts: tuple[tuple[int, int], ...], done: Callable[[bytes], None]) -> None:
         """Reads (offset, bytes) parts of a region that the peer lets us read, in this order; `done` gets all of them,
         in the loop's thread. One at a time. Raises NodeLost, ResourceExhausted."""
-        size = sum(nbytes for _, nbytes in parts)
-        assert size <= SCRATCH_BYTES, "read into scratch memory"
         with self._lock:
             self._check_live()
-            if self._read is not None:
-                raise ResourceExhausted("a read of the same peer is on its way; wait for that")
-            self._read = (len(parts) - 1, size, done)
-            self._pairs.post_reads(note.rkey, tuple((note.base + offset, nbytes) for offset, nbytes in parts))
+            self._asides.read(note, parts, done)
 
     def withdraw(self, message: Message, write: Write | None) -> bool:
         """Takes back what was not posted; says whether nothing of it was."""
@@ -172,6 +166,39 @@ class Connection:  # mutable: its state is its life
         """We end it. Safe from any thread, and twice."""
         self._handle(LinkEvent.CLOSED, error)
 
+    def tend(self, now: float) -> None:
+        """Sees to it that a peer that died does not stay unnoticed; the engine calls it every now and then."""
+        broken: OverspillError | None = None
+        with self._lock:
+            if self._state is not LinkState.LIVE:
+                return
+            pulse = self._asides.pulse
+            if pulse.overdue(now):
+                broken = NodeLost("the peer's NIC acknowledges nothing any more; its requests go another way")
+            elif pulse.due(now, awaited=self.awaited > 0):
+                broken = self._asked(now)
+        if broken is not None:
+            self.fail(broken)
+
+    def doubt(self) -> None:
+        """There is reason to doubt the peer: its NIC has the time of one acknowledgement. Safe from any thread."""
+        broken, pulse = None, self._asides.pulse
+        with self._lock:
+            if self._state is not LinkState.LIVE:
+                return
+            now = time.monotonic()
+            broken = self._asked(now)
+            if broken is None:
+                pulse.hurry(now)
+        if broken is not None:
+            self.fail(broken)
+        else:
+            self._engine.call_later(pulse.quick_s, lambda: self.tend(time.monotonic()))
+
+    def end_now(self) -> None:
+        """What was posted is not waited for any longer."""
+        self._handle(LinkEvent.OVERDUE)
+
     def register(self, address: int, nbytes: int, use: Use) -> Registered:
         """Registers memory in this connection's domain, within the budget. It is closed with the connection, or before.
         Raises ResourceExhausted."""
@@ -182,15 +209,9 @@ class Connection:  # mutable: its state is its life
 
     def completed(self, done: list[Done]) -> None:
         """What the pairs have done; in the loop's thread."""
-        arrived: list[tuple[Head, bytes, int | None]] = []
-        whole: list[Write] = []
-        broken: OverspillError | None = None
         with self._lock:
-            for each in done:
-                try:
-                    self._settle(each, arrived, whole)
-                except OverspillError as error:  # what came before it is good, and what comes behind it is flushed
-                    broken = broken or error
+            settled = self._settling.settle(done, draining=self._state is LinkState.DRAINING)
+            broken = settled.broken
             if broken is None and self._state in _SPEAKS:
                 try:
                     self._posts.pump_with_credit()
@@ -198,12 +219,12 @@ class Connection:  # mutable: its state is its life
                     broken = error
             proved = self._state is LinkState.CONNECTED and self._talk.proved
             drained = self._state is LinkState.DRAINING and self._pairs.drained
-        for write in whole:
+        for write in settled.whole:
             write.done()
         if proved:
             self._handle(LinkEvent.PROVED)
         try:
-            for head, payload, place in arrived:
+            for head, payload, place in settled.arrived:
                 self._owner.arrived(head, payload, place)
         except OverspillError as error:
             broken = broken or error
@@ -218,6 +239,13 @@ class Connection:  # mutable: its state is its life
         if self._state is not LinkState.LIVE:
             raise NodeLost(str(self.error), Fate.NEVER_RAN)
 
+    def _asked(self, now: float) -> OverspillError | None:
+        try:
+            self._asides.ask(now)
+        except OverspillError as error:
+            return error.with_traceback(None)
+        return None
+
     def _pump(self) -> None:
         """Posts what may be posted; where the device refuses, the connection ends, which tells whoever waits."""
         try:
@@ -226,36 +254,14 @@ class Connection:  # mutable: its state is its life
             broken = error.with_traceback(None)
             self._engine.call_soon(lambda: self.fail(broken))
 
-    def _settle(self, done: Done, arrived: list[tuple[Head, bytes, int | None]], whole: list[Write]) -> None:
-        kind, number = kind_of(done.wr_id)
-        if kind in _RECEIVES and (done.status or self._state is LinkState.DRAINING):
-            self._pairs.receive_came_back()
-        if kind == MARKER:
-            self._pairs.came_back(number)
-        elif done.status:
-            if self._state is not LinkState.DRAINING:
-                name = ERRORS.get(done.status, str(done.status))
-                raise NodeLost(f"the rdma connection broke ({name}); its requests go another way")
-        elif kind == PIECE_SENT:
-            whole += self._posts.settled(number)
-        elif kind == CTL_SENT:
-            self._pairs.sent(number)
-        elif kind == READ_DONE:
-            reading = self._read
-            if reading is not None and number == reading[0]:
-                self._read = None
-                reading[2](self._pairs.scratch(reading[1]))
-        elif self._state is not LinkState.DRAINING:
-            intake = self._intake
-            message = intake.frame(number, done) if kind == CTL_RECEIVED else intake.written(done)
-            if message is not None:
-                arrived.append(message)
-
     # The end.
 
     def _handle(self, event: LinkEvent, error: OverspillError | None = None) -> None:
         tell: list[Callable[[], None]] = []
         with self._lock:
+            if self._state is LinkState.NEW:  # it is still being made, and whoever makes it looks
+                self._error = self._error or error
+                return
             self._state, dos = step(self._state, event)
             if error is not None and self._error is None and dos:
                 self._error = error.with_traceback(None)
@@ -290,4 +296,4 @@ class Connection:  # mutable: its state is its life
 
 def _overdue(connection: Connection | None) -> None:
     if connection is not None:
-        connection._handle(LinkEvent.OVERDUE)
+        connection.end_now()

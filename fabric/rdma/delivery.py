@@ -8,7 +8,6 @@ next.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fabric.errors import ArenaFull, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, ResourceExhausted
@@ -85,22 +84,33 @@ class Delivery:  # mutable: the peer's regions for replies come and go
         self.tell(HeadKind.FRAME, encode_error(final), flags=holding(body), control=False)
 
     def _write(self, memory: bytes | Lease, nbytes: int, note: RegionNote, offset: int, message: Message) -> None:
-        source = self._regions.source(memory) if isinstance(memory, Lease) else None
+        regions = self._regions
+        found = regions.source(memory) if isinstance(memory, Lease) else None
         copy: Lease | None = None
-        if source is None:  # a small one, which the node gave as bytes, or of a session whose arena is not reached now
-            region = self._regions.newest
+        if found is None:  # a small one, which the node gave as bytes, or of a session whose arena is not reached now
+            region = regions.newest
             copy = Lease.of(region.arena, nbytes)
             copy.view[:nbytes] = memory.view[:nbytes] if isinstance(memory, Lease) else memory
             source = region.source(copy)
-        done = partial(_written, memory, copy)
+        else:
+            region, source = found
         if source is None:  # the connection is fenced
-            done()
+            _written(memory, copy)
             return
         address, lkey = source
+        regions.began(region)  # so that its registration does not end while the NIC reads
+
+        def done() -> None:
+            _written(memory, copy)
+            regions.ended(region)
+
         try:
             self._connection.write((address, nbytes, lkey), note, offset, offset + round_up(nbytes), message, done)
         except NodeLost:
             done()
+        except BaseException:  # whatever it was, nothing may stay behind it
+            done()
+            raise
 
 
 def holding(body: Body) -> int:

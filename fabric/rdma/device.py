@@ -106,10 +106,10 @@ class Events:  # mutable: open, then closed
         self.channel = device.verbs.cq.CompChannel(device.context)
         self.fd = _new_event_file(before)
 
-    def take(self, any_queue: Completions) -> bool:
-        """Takes one event; False where there is none. Never waits."""
+    def take(self, queue: Completions) -> bool:
+        """Takes one event of the only queue that tells here; False where there is none. Never waits."""
         try:
-            self.channel.get_cq_event(any_queue.cq)
+            self.channel.get_cq_event(queue.cq)
         except (self._device.verbs.error, OSError):
             return False
         return True

@@ -18,11 +18,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fabric.errors import NodeLost, ResourceExhausted, Unavailable
+from fabric.rdma.alarms import GID_CHANGE, why_all_end, why_ends
 from fabric.rdma.budget import Budget
 from fabric.rdma.choice import Choice, choose
 from fabric.rdma.config import COMPLETIONS_PER_LINK, RdmaConfig
 from fabric.rdma.device import Completions, Device, Events
 from fabric.rdma.facts import read_host
+from fabric.rdma.pulse import PULSE_S
 from fabric.rdma.verbs import EVENTS, load
 
 if TYPE_CHECKING:
@@ -40,8 +42,7 @@ LINKS_PER_QUEUE = 32
 """Connections on one completion queue: 32 x 132 completions, 264 KiB of a usual device's memory."""
 LINK_BITS = 32
 """A work request's id is the connection's number above this bit, and what the connection says below it."""
-_PORT_ENDS = frozenset({"PORT_ERR", "DEVICE_FATAL", "LID_CHANGE"})
-_DRAIN_S = 1.5
+_DRAIN_S = 0.5
 
 
 class Member(Protocol):
@@ -55,6 +56,12 @@ class Member(Protocol):
     def fail(self, error: OverspillError) -> None:
         """Ends it. Safe from any thread."""
 
+    def tend(self, now: float) -> None:
+        """Looks after it; in the loop's thread."""
+
+    def end_now(self) -> None:
+        """Destroys what has failed, whatever of it did not come back."""
+
 
 class Place(NamedTuple):
     """Where a connection stands: the way out, the open device, its queue, and its number."""
@@ -66,11 +73,23 @@ class Place(NamedTuple):
 
 
 class _Queue:
-    __slots__ = ("completions", "links")
+    """A completion queue with a channel of its own: pyverbs cannot tell which of several queues an event is of, and one
+    that is not acknowledged to its own queue keeps that from ever being closed."""
 
-    def __init__(self, completions: Completions) -> None:
-        self.completions = completions
+    __slots__ = ("completions", "events", "links")
+
+    def __init__(self, device: Device, depth: int) -> None:
+        self.events = Events(device)
+        try:
+            self.completions = Completions(device, self.events, depth)
+        except BaseException:  # whatever it was, nothing may stay behind it
+            self.events.close()
+            raise
         self.links = 0
+
+    def close(self) -> None:
+        self.completions.close()
+        self.events.close()
 
 
 class Engine:  # mutable: opens a device, then serves it
@@ -87,11 +106,10 @@ class Engine:  # mutable: opens a device, then serves it
         self._look = look
         self._lock = threading.Lock()
         self._device: Device | None = None
-        self._events: Events | None = None
         self._queues: list[_Queue] = []
         self._members: dict[int, tuple[Member, _Queue]] = {}
         self._next = 0
-        self._closed = False
+        self._closed = self._tending = False
         mine = weakref.ref(self)
 
         def forked() -> None:
@@ -135,6 +153,9 @@ class Engine:  # mutable: opens a device, then serves it
             self._next += 1
             queue.links += 1
             self._members[self._next] = (member, queue)
+            if not self._tending:
+                self._tending = True
+                self.call_soon(self._tend)
             return Place(choice, device, queue.completions, self._next)
 
     def leave(self, number: int) -> None:
@@ -177,64 +198,60 @@ class Engine:  # mutable: opens a device, then serves it
         while self._members and time.monotonic() < end_s:
             self._drain()
             time.sleep(0.001)
-        device, events = self._device, self._events
-        self._device = None
-        if device is None or events is None:
+        for member, _ in tuple(self._members.values()):
+            member.end_now()
+        device, self._device = self._device, None
+        if device is None:
             return
         with suppress(RuntimeError, OSError):
-            self._loop.remove_reader(events.fd)
-            self._loop.remove_reader(device.async_fd)
+            for fd in (device.async_fd, *(queue.events.fd for queue in self._queues)):
+                self._loop.remove_reader(fd)
         if self._members:  # pyverbs dies when it is used after its context: better the kernel ends it with the process
             _log.warning(
                 "%d rdma connections did not come to an end; their memory returns with the process", self.links
             )
             return
         for queue in self._queues:
-            queue.completions.close()
-        events.close()
+            queue.close()
         device.close()
 
     def _opened(self, choice: Choice) -> Device:
         device = self._device
         if device is None:
-            device = Device(load(), choice.device)
-            self._events = Events(device)
-            self._device = device
-            self.call_soon(self._attach)
+            device = self._device = Device(load(), choice.device)
+            self._attach(device.async_fd, self._told)
         elif device.name != choice.device:
             raise Unavailable(
                 f"RDMA goes over {device.name} here, and {choice.device} would be better now; close and open it again"
             )
         return device
 
-    def _attach(self) -> None:
-        if self._device is not None and self._events is not None:
-            self._loop.add_reader(self._events.fd, self._readable)
-            self._loop.add_reader(self._device.async_fd, self._told)
+    def _attach(self, fd: int, action: Callable[[], None]) -> None:
+        def attach() -> None:
+            if self._device is not None:
+                self._loop.add_reader(fd, action)
+
+        self.call_soon(attach)
 
     def _new_queue(self, device: Device) -> _Queue:
-        assert self._events is not None, "opened with the device"
         depth = min(LINKS_PER_QUEUE * COMPLETIONS_PER_LINK, device.limits.cqe)
         if depth < COMPLETIONS_PER_LINK * LINKS_PER_QUEUE and self._queues:
             raise ResourceExhausted(f"{device.name} holds {depth} completions only; serve fewer peers over rdma")
-        queue = _Queue(Completions(device, self._events, depth))
+        queue = _Queue(device, depth)
         queue.completions.arm()
         self._queues.append(queue)
+        self._attach(queue.events.fd, lambda: self._readable(queue))
         return queue
 
-    def _readable(self) -> None:
-        events = self._events
-        if events is None or not self._queues or self._device is None:
+    def _readable(self, queue: _Queue) -> None:
+        if self._device is None:
             return
-        queues = tuple(self._queues)
-        # Any of the queues serves to take an event, and all are looked at: an event says only that there is something.
-        while events.take(queues[0].completions):
-            queues[0].completions.acknowledge(1)
+        while queue.events.take(queue.completions):
+            queue.completions.acknowledge(1)
         self._drain()
         if self.expecting and self.config.spin_us:
             self._spin()
-        for queue in queues:
-            queue.completions.arm()
+        queue.completions.arm()
         self._drain()  # what came between the last poll and the arming makes no event
 
     def _spin(self) -> None:
@@ -260,28 +277,24 @@ class Engine:  # mutable: opens a device, then serves it
             if found is not None:
                 found[0].completed(theirs)
 
+    def _tend(self) -> None:
+        with self._lock:
+            self._tending = bool(self._members) and not self._closed
+            members = [member for member, _ in self._members.values()]
+        if self._tending:
+            now = time.monotonic()
+            for member in members:
+                member.tend(now)
+            self._loop.call_later(PULSE_S, self._tend)
+
     def _told(self) -> None:
         device = self._device
         while device is not None and (code := device.take_event()) is not None:
             name = EVENTS.get(code, str(code))
             _log.info("RDMA device %s tells %s", device.name, name)
-            if name in _PORT_ENDS:
-                self._end_all(f"RDMA device {device.name} tells {name}; look at its network link")
-            elif name == "GID_CHANGE":
-                self._end_addressless(device.name)
-
-    def _end_all(self, why: str) -> None:
-        for member, _ in tuple(self._members.values()):
-            member.fail(NodeLost(why))
-
-    def _end_addressless(self, name: str) -> None:
-        there = {
-            gid.gid
-            for device in self._look().devices
-            if device.name == name
-            for port in device.ports
-            for gid in port.gids
-        }
-        for member, _ in tuple(self._members.values()):
-            if member.gid not in there:
-                member.fail(NodeLost(f"the address {member.gid} of {name} is gone; give it back, or another"))
+            all_end = why_all_end(device.name, name)
+            host = self._look() if name == GID_CHANGE else None
+            for member, _ in tuple(self._members.values()):
+                why = all_end or ("" if host is None else why_ends(device.name, member.gid, host))
+                if why:
+                    member.fail(NodeLost(why))

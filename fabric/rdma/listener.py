@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from fabric.errors import Draining, Fate, NodeLost, OverspillError, ResourceExhausted
+from fabric.errors import ConfigError, Draining, Fate, NodeLost, OverspillError, ResourceExhausted
 from fabric.frame import ErrorFrame, Load, encode_error
 from fabric.load_page import PAGE_BYTES
 from fabric.rdma.channel import ETHERNET
@@ -63,15 +63,16 @@ class RdmaListener:  # mutable: its peers come and go
         """Connections that are served, or come to their end."""
         return len(self._peers)
 
-    async def bootstrap(self, client_id: int, payload: bytes) -> bytes:
-        """The answer to an offer: our terms, or the error that refuses it as an ERROR frame. Never raises but to be
-        cancelled."""
+    async def bootstrap(self, client_id: int, payload: bytes) -> tuple[bytes, Serving | None]:
+        """The answer to an offer: our terms, and the peer whose line is to be held (`fabric/rdma/line.py`), or an ERROR
+        frame that refuses it. Never raises but to be cancelled."""
         try:
             return await self._admit(client_id, payload)
         except OverspillError as error:
             _log.info("client %016x gets no rdma: %s", client_id, str(error))
             error.fate = Fate.NEVER_RAN
-            return encode_error(ErrorFrame(client_id, 0, self._facts.node_epoch, error, Load(0, 0, 0, 0)))
+            refusal = ErrorFrame(client_id, 0, self._facts.node_epoch, error, Load(0, 0, 0, 0))
+            return encode_error(refusal), None
 
     async def close(self, grace_s: float = GRACE_S) -> None:
         """Says goodbye to every peer, ends their connections, and waits a while for that."""
@@ -86,7 +87,7 @@ class RdmaListener:  # mutable: its peers come and go
         for peer in tuple(self._peers):
             peer.bury()
 
-    async def _admit(self, client_id: int, payload: bytes) -> bytes:
+    async def _admit(self, client_id: int, payload: bytes) -> tuple[bytes, Serving]:
         self._check_rate(client_id)
         theirs = read_terms(payload)
         facts, engine = self._facts, self._engine
@@ -111,12 +112,16 @@ class RdmaListener:  # mutable: its peers come and go
         except BaseException as error:  # whatever it was, nothing may stay behind it
             connection.close(NodeLost(str(error), Fate.NEVER_RAN))
             raise
-        return pack_terms(ours)
+        return pack_terms(ours), peer
 
     def _readable(self, connection: Connection) -> RegionNote:
         if self._page is None:
             return NO_REGION
-        registered = connection.register(address_of(self._page), PAGE_BYTES, Use.READ)
+        try:
+            registered = connection.register(address_of(self._page), PAGE_BYTES, Use.READ)
+        except ConfigError as error:  # a file system whose files cannot be pinned: answers tell the load too
+            _log.warning("peers cannot read the load page: %s", error)
+            return NO_REGION
         return NO_REGION._replace(base=registered.address, nbytes=PAGE_BYTES, rkey=registered.rkey)
 
     def _terms(
@@ -149,5 +154,6 @@ class RdmaListener:  # mutable: its peers come and go
             now = time.monotonic()
             for peer in tuple(self._peers):
                 peer.forget(now)
+                peer.look()
                 if peer.heard_s < now - self._engine.config.silent_s:
                     peer.end("the caller has been silent for too long")

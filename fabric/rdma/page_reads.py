@@ -10,8 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, Unavailable
-from fabric.frame import Load
-from fabric.load_page import LINE_BYTES, LINES_AT, PROBES, line_at, read_line, read_report
+from fabric.load_page import LINES_AT, LINES_BYTES, TRIES_MAX, Reading, line_at, read_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -20,14 +19,15 @@ if TYPE_CHECKING:
     from fabric.rdma.connection import Connection
     from fabric.rdma.heads import RegionNote
 
-TRIES_MAX = 8
-"""Under a writer that never pauses about half of the reads of soft-RoCE are torn: one in 256 gives up."""
-_LINES_BYTES = PROBES * LINE_BYTES
-
 
 def page_life(
-    connection: Connection, page: RegionNote, client_id: int, deadline: Deadline, ring: Callable[[], None]
-) -> Generator[None, None, Load]:
+    connection: Connection,
+    page: RegionNote,
+    client_id: int,
+    node_epoch: int,
+    deadline: Deadline,
+    ring: Callable[[], None],
+) -> Generator[None, None, Reading]:  # fmt: skip
     """One reading; yields to wait. Raises Unavailable, DeadlineExceeded, NodeLost."""
     if not page.nbytes:
         raise Unavailable("the node publishes no load page; its answers tell its load")
@@ -38,7 +38,7 @@ def page_life(
         ring()
 
     for _ in range(TRIES_MAX):
-        connection.read(page, ((line_at(client_id), _LINES_BYTES), (0, LINES_AT)), done)
+        connection.read(page, ((line_at(client_id), LINES_BYTES), (0, LINES_AT)), done)
         while not read:
             if not connection.live:
                 raise NodeLost(str(connection.error), Fate.NEVER_RAN)
@@ -46,7 +46,7 @@ def page_life(
                 raise DeadlineExceeded("the load page was not read in time; give more time", Fate.NEVER_RAN)
             yield
         raw = read.pop()
-        accepted, report = read_line(raw[:_LINES_BYTES], client_id), read_report(raw[_LINES_BYTES:])
-        if accepted is not None and report is not None:
-            return Load(report.sequence, accepted, report.outstanding_us, report.executors)
+        reading = read_both(raw[:LINES_BYTES], raw[LINES_BYTES:], client_id, node_epoch)
+        if reading is not None:
+            return reading
     raise Unavailable(f"the load page was being written at each of {TRIES_MAX} reads; its answers tell its load")

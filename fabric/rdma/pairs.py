@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from fabric.rdma.outbox import Piece
     from fabric.rdma.pair import Route
 
-CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER, READ_DONE = range(6)
+CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER, READ_DONE, PULSE_DONE = range(7)
 _KIND_BITS = 28
 assert COUNT_MASK == (1 << _KIND_BITS) - 1, "numbers fill what kinds leave"
 _SIZES = (64, 128, 256, 512, 1024, 2048, FRAME_ROOM)
 """A send is rounded up to one of these, each prepared once for each place of the ring."""
-_SIGNAL_EVERY = 8
-_INLINE_BYTES = 256
-_RECEIVES_AT = 0
-_SENDS_AT = CTL_DEPTH * FRAME_ROOM
+_SIGNAL_EVERY, _INLINE_BYTES = 8, 256
+_RECEIVES_AT, _SENDS_AT = 0, CTL_DEPTH * FRAME_ROOM
 _STAGES_AT = _SENDS_AT + SEND_DEPTH * FRAME_ROOM
 _TINY_AT = _STAGES_AT + BULK_DEPTH * FRAME_ROOM
 _SCRATCH_AT = _TINY_AT + FRAME_ROOM
@@ -98,16 +96,15 @@ class Pairs:  # mutable: posted to, then destroyed
         self._posted = self._done = 0
         self._markers: set[int] = set()
         self._receives_out = 0
-        self._domain: Domain | None = None
-        self._destroyed = False
+        self._destroyed, self._domain = False, None
         try:
             self._domain = domain = Domain(place.device)
             self._ring = mmap.mmap(-1, _RING_BYTES)
             self._at = address_of(self._ring)
             self._view = memoryview(self._ring)
             self._memory = self._take(Registered(domain, engine.budget, self._at, _RING_BYTES, Use.RECEIVED))
-            # One more send of each, for the marker, and two reads.
-            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 3, CTL_DEPTH, _INLINE_BYTES))
+            # One more send of each, for the marker, two reads and a pulse.
+            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 4, CTL_DEPTH, _INLINE_BYTES))
             self._bulk = self._own(Pair(domain, place.completions, PIECES_DEPTH + 1, BULK_DEPTH, _INLINE_BYTES))
             self._verbs = domain.verbs
             self._manners = [
@@ -206,6 +203,11 @@ class Pairs:  # mutable: posted to, then destroyed
             wr_id = self._wr_id(READ_DONE, number)
             self._ctl.post_read(wr_id, self._at + _SCRATCH_AT + at, nbytes, self._memory.lkey, remote, rkey)
             at += nbytes
+
+    def post_pulse(self, remote: int, rkey: int) -> None:
+        """Writes nothing to the peer's memory, which its NIC acknowledges. Raises Unavailable."""
+        address, _, lkey = self.nothing
+        self._ctl.post_write(self._wr_id(PULSE_DONE, 0), address, 0, lkey, remote, rkey, None, signaled=True)
 
     def scratch(self, nbytes: int) -> bytes:
         """What was read."""

@@ -8,6 +8,7 @@ sends. Read `fabric/rdma/delivery.py` next.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fabric.errors import ProtocolError, Unavailable
@@ -18,7 +19,7 @@ from fabric.rdma.heads import FRAMES_BYTES, RegionNote, same_region
 from fabric.rdma.pairs import address_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from fabric.memory.arena import Arena
     from fabric.rdma.connection import Connection
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class NodeRegion:  # mutable: lends, then empties
-    """One session's arena. `calls` counts what runs in it, `left` says that the peer sends nothing there any more."""
+    """One session's arena. `users` counts what runs in it or is sent from it, `left` says that the peer sends nothing
+    there any more."""
 
-    __slots__ = ("_registered", "arena", "calls", "channel", "left", "note")
+    __slots__ = ("_registered", "arena", "channel", "left", "note", "users")
 
     def __init__(self, connection: Connection, number: int, channel: Channel) -> None:
         arena = channel.arena
@@ -45,7 +47,7 @@ class NodeRegion:  # mutable: lends, then empties
         self._registered: Registered | None = connection.register(address_of(arena.map), arena.nbytes, Use.WRITTEN)
         base, rkey = self._registered.address, self._registered.rkey
         self.note = RegionNote(number, base, arena.nbytes, rkey, window.offset, window.nbytes, frames.offset)
-        self.calls = 0
+        self.users = 0
         self.left = False
 
     def input_at(self, offset: int, nbytes: int) -> Lease:
@@ -70,12 +72,15 @@ class NodeRegion:  # mutable: lends, then empties
 
 
 class NodeRegions:  # mutable: they come and go
-    """The regions of one connection; the newest is what new requests go to."""
+    """The regions of one connection; the newest is what new requests go to. `emptied` is called with each that was left
+    and that nobody uses any more: the NIC reaches it no more then."""
 
-    __slots__ = ("_all", "_connection", "_number", "_open")
+    __slots__ = ("_all", "_connection", "_emptied", "_number", "_open")
 
-    def __init__(self, connection: Connection, open_session: OpenSession) -> None:
-        self._connection, self._open = connection, open_session
+    def __init__(
+        self, connection: Connection, open_session: OpenSession, emptied: Callable[[NodeRegion], None]
+    ) -> None:
+        self._connection, self._open, self._emptied = connection, open_session, emptied
         self._all: list[NodeRegion] = []
         self._number = 0
 
@@ -104,25 +109,35 @@ class NodeRegions:  # mutable: they come and go
         self._all.append(region)
         return region
 
-    def leave(self, number: int) -> NodeRegion:
+    def began(self, region: NodeRegion) -> None:
+        """Something runs in the region, or is sent from it, until `ended`."""
+        region.users += 1
+
+    def ended(self, region: NodeRegion) -> None:
+        """It is over."""
+        region.users -= 1
+        self._look(region)
+
+    @contextmanager
+    def used(self, region: NodeRegion) -> Iterator[None]:
+        """Both."""
+        self.began(region)
+        try:
+            yield
+        finally:
+            self.ended(region)
+
+    def leave(self, number: int) -> None:
         """The peer sends nothing there any more. Raises ProtocolError for one that it does not have."""
         region = self.find(number)
         if region is None or region.note.number != number or region is self.newest:
             raise ProtocolError("a caller left a region that it does not have; the connection is closed")
         region.left = True
-        return region
+        self._look(region)
 
-    def emptied(self, region: NodeRegion) -> bool:
-        """Takes a region back that was left and in which nothing runs; says whether that was so."""
-        if not region.left or region.calls or region not in self._all:
-            return False
-        self._all.remove(region)
-        region.unregister()
-        return True
-
-    def source(self, lease: Lease) -> tuple[int, int] | None:
-        """(address, lkey) of a reply that lies in one of them."""
-        return next((at for one in self._all if (at := one.source(lease)) is not None), None)
+    def source(self, lease: Lease) -> tuple[NodeRegion, tuple[int, int]] | None:
+        """The region that a reply lies in, and (address, lkey) of it there."""
+        return next(((one, at) for one in self._all if (at := one.source(lease)) is not None), None)
 
     def unregister(self) -> None:
         """The connection is fenced."""
@@ -134,6 +149,12 @@ class NodeRegions:  # mutable: they come and go
         for one in self._all:
             one.channel.abort(why)
         self._all.clear()
+
+    def _look(self, region: NodeRegion) -> None:
+        if region.left and not region.users and region in self._all:
+            self._all.remove(region)
+            region.unregister()
+            self._emptied(region)
 
 
 def _keep(_: Slot) -> None:

@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import ArenaFull, NodeLost, OverspillError, ProtocolError, QueueFull, ResourceExhausted, StaleEpoch
+from fabric.errors import NodeLost, OverspillError, ProtocolError
 from fabric.frame import Kind, check_header, decode_request
 from fabric.hello import encode_pong
 from fabric.layout import parse_layout
 from fabric.memory.lease import Lease
 from fabric.message import Body, RequestId
+from fabric.rdma.asking import Asking
 from fabric.rdma.delivery import Delivery
-from fabric.rdma.heads import UNIT_BYTES, HeadKind, pack_region, read_region, read_word
-from fabric.rdma.kept import HELD_S, Kept
+from fabric.rdma.heads import UNIT_BYTES, HeadKind, read_region, read_word
+from fabric.rdma.kept import HELD_S
 from fabric.rdma.regions import NodeRegions
-from fabric.transport import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
     from fabric.rdma.connection import Connection
     from fabric.rdma.heads import Head, RegionNote
     from fabric.rdma.regions import NodeRegion, OpenSession
-    from fabric.transport import Answer, PeerFacts
+    from fabric.transport import PeerFacts
 
 _log = logging.getLogger(__name__)
-TASKS_MAX = 1024
 LOOK_S = 0.05
 PING_S = 2.0
 
@@ -54,32 +54,51 @@ class Serving:  # mutable: one peer's connection
         self._connection: Connection | None = None
         self._regions: NodeRegions | None = None
         self._delivery: Delivery | None = None
-        self._kept = Kept()
+        self._asking: Asking | None = None
         self._running: set[RequestId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lost = False
+        self._lost = self._ending = False
+        self._loop = asyncio.get_running_loop()
+        self.over = asyncio.Event()
+        """The connection is over: whoever holds its line may hang up."""
 
     async def begin(self, connection: Connection, replies: RegionNote, open_session: OpenSession) -> RegionNote:
         """Opens the first region. Raises what the node's session or the registration raises."""
         self._connection = connection
-        self._regions = NodeRegions(connection, open_session)
-        self._delivery = Delivery(connection, self._regions, self._facts.node_epoch)
+        self._regions = regions = NodeRegions(connection, open_session, self._emptied)
+        self._delivery = Delivery(connection, regions, self._facts.node_epoch)
+        self._asking = Asking(self.client_id, self._facts, self._config, regions, self._delivery)
         self._delivery.know(replies)
         return (await self._regions.add(self._config.arena_bytes)).note
 
+    def doubt(self, why: str) -> None:
+        """Something speaks for the peer's death: its NIC is asked."""
+        if self._connection is not None and not self._lost:
+            _log.info("client %016x is doubted: %s", self.client_id, why)
+            self._connection.doubt()
+
     def end(self, why: str) -> None:
         """Tells the peer, and ends the connection soon after."""
-        if self._connection is not None and not self._lost:
+        if self._connection is not None and not (self._lost or self._ending):
+            self._ending = True
             self._way_back.tell(HeadKind.BYE, why.encode()[:512])
             asyncio.get_running_loop().call_later(LOOK_S, self._connection.close, NodeLost(why))
 
+    def look(self) -> None:
+        """Ends the connection if the node behind it is gone: there is nobody to ask any more."""
+        regions = self._regions
+        if regions is not None and regions.every() and not regions.newest.channel.alive:
+            self.end(f"node {self._facts.node_id} is gone")
+
     def forget(self, now: float) -> None:
         """Lets go of replies that the node has forgotten too."""
-        self._kept.acknowledge(0, now)
+        if self._asking is not None:
+            self._asking.kept.acknowledge(0, now)
 
     def bury(self) -> None:
         """Ends what is left. Harmless twice."""
-        self._kept.give_up()
+        if self._asking is not None:
+            self._asking.kept.give_up()
         if self._regions is not None:
             self._regions.abort("the caller is gone")
         self._gone(self)
@@ -105,11 +124,11 @@ class Serving:  # mutable: one peer's connection
             self._way_back.know(note)
             self._way_back.tell(HeadKind.TAKEN, note=note.number)
         elif head.kind is HeadKind.GROW:
-            self._start(self._resize(read_word(payload)))
+            self._start(self._questions.resize(read_word(payload)))
         elif head.kind is HeadKind.LEFT:
-            self._look_empty(self._memory.leave(head.note))
+            self._memory.leave(head.note)
         elif head.kind is HeadKind.BYE:
-            self._kept.give_up()  # and asks for nothing again
+            self._questions.kept.give_up()  # and asks for nothing again
             raise NodeLost("the caller said goodbye")
         else:
             raise ProtocolError(f"a caller sent {head.kind.name}, which is not for nodes; update the older side")
@@ -117,6 +136,10 @@ class Serving:  # mutable: one peer's connection
     def lost(self, error: OverspillError) -> None:
         """The connection is over."""
         self._lost = True
+        if self._asking is not None:
+            self._asking.over = True
+        with suppress(RuntimeError):  # the loop has ended: nobody holds a line
+            self._loop.call_soon_threadsafe(self.over.set)
         _log.info("the rdma connection of client %016x ended: %s", self.client_id, str(error))
 
     def fenced(self) -> None:
@@ -136,6 +159,11 @@ class Serving:  # mutable: one peer's connection
     def _way_back(self) -> Delivery:
         assert self._delivery is not None, "begun before the pairs are connected"
         return self._delivery
+
+    @property
+    def _questions(self) -> Asking:
+        assert self._asking is not None, "begun before the pairs are connected"
+        return self._asking
 
     def _frame(self, head: Head, payload: bytes, place: int | None) -> None:
         frame = payload[: int.from_bytes(payload[12:16], "little")]
@@ -170,80 +198,28 @@ class Serving:  # mutable: one peer's connection
                 raise ProtocolError("a request lies in a region that was not lent; the connection is closed")
             region, memory = found, found.input_at(request.body_offset, request.body_bytes)
         self._running.add(request_id)
-        region.calls += 1
+        self._memory.began(region)
         self._start(self._serve(request, Body(layout, memory), region, head.note))
 
     async def _serve(self, request: RequestFrame, body: Body, region: NodeRegion, reply_region: int) -> None:
         request_id = RequestId(request.client_id, request.request_no)
         try:
-            answer = await self._ask(request, body, region)
+            answer = await self._questions.answer(request, body, region, len(self._running))
             self._running.discard(request_id)  # before its final frame: the id may come again as soon as that is there
             self._way_back.reply(request, answer, reply_region, body)
         except OverspillError as error:
             self._running.discard(request_id)
             self._way_back.refuse(request, error, body)
+            self.look()
         except Exception:  # noqa: BLE001 - a bug of ours must still end the caller's wait, with a fate that is true
             _log.exception("request %s failed in the rdma port", request_id)
             self._running.discard(request_id)
             bug = OverspillError("the node's rdma port failed on this request; its log tells why, report it")
             self._way_back.refuse(request, bug, body)
         finally:
-            region.calls -= 1
+            self._memory.ended(region)
         if isinstance(body.memory, Lease) and body.memory.slot.writers:
             await self._release_later(body.memory, region)
-        self._look_empty(region)
-
-    async def _ask(self, request: RequestFrame, body: Body, region: NodeRegion) -> Answer:
-        now = time.monotonic()
-        self._kept.acknowledge(request.ack_no, now)
-        kept = self._kept.find(request.request_no)
-        if kept is not None:
-            return kept
-        facts = self._facts
-        if request.node_epoch not in {0, facts.node_epoch}:
-            raise StaleEpoch(
-                f"node {facts.node_id} lives its epoch {facts.node_epoch}, not {request.node_epoch}; open it again"
-            )
-        if len(self._running) > TASKS_MAX:
-            raise QueueFull(f"{TASKS_MAX} requests of this caller are here already; send fewer at once")
-        call = Call(
-            RequestId(request.client_id, request.request_no), request.model, body, request.ack_no, request.priority,
-            request.attempt, min(request.reply_capacity, self._config.arena_bytes_max),
-        )  # fmt: skip
-        answer = await self._asked(call, Deadline.from_remaining_us(request.budget_us, now), region)
-        self._kept.keep(request.request_no, answer, time.monotonic())
-        return answer
-
-    async def _asked(self, call: Call, deadline: Deadline, region: NodeRegion) -> Answer:
-        """The node's answer; where its arena has no room for the reply, a larger one is made, then kept ones go."""
-        while True:
-            try:
-                return await region.channel.call_async(call, deadline)
-            except ArenaFull as full:
-                newest = self._memory.newest
-                if newest.arena.nbytes > region.arena.nbytes:
-                    region = newest
-                    continue
-                larger = await self._larger_or_none(4 * region.arena.nbytes)
-                if larger is not None:
-                    region = larger
-                elif not self._kept.give_up():
-                    raise ResourceExhausted(str(full), full.fate) from None
-
-    async def _larger_or_none(self, size: int) -> NodeRegion | None:
-        """A larger region, where that is allowed and may be pinned."""
-        if size > self._config.arena_bytes_max or self._lost:
-            return None
-        try:
-            return await self._larger(size)
-        except OverspillError as error:
-            _log.info("client %016x gets no larger region: %s", self.client_id, str(error))
-            return None
-
-    async def _larger(self, size: int) -> NodeRegion:
-        larger = await self._memory.add(size)
-        self._way_back.tell(HeadKind.REGION, pack_region(larger.note))
-        return larger
 
     async def _release_later(self, lease: Lease, region: NodeRegion) -> None:
         """The final frame is out, and an executor may still read the input: the caller keeps the place until then."""
@@ -265,29 +241,20 @@ class Serving:  # mutable: one peer's connection
 
     # Regions, and the end.
 
-    async def _resize(self, window_bytes: int) -> None:
-        wanted = max(self._config.arena_bytes, 2 << max(window_bytes - 1, 0).bit_length())
-        try:
-            if wanted > self._config.arena_bytes_max:
-                raise ResourceExhausted(f"the rdma port lends a caller {self._config.arena_bytes_max} bytes at most")
-            await self._larger(wanted)
-        except OverspillError as error:
-            self._way_back.tell(HeadKind.REFUSED, str(error).encode()[:512])
-
-    def _look_empty(self, region: NodeRegion) -> None:
-        if self._memory.emptied(region):
-            self._start(self._end_session(region), even_if_lost=True)
+    def _emptied(self, region: NodeRegion) -> None:
+        self._start(self._end_session(region), even_if_lost=True)
 
     async def _end_session(self, region: NodeRegion) -> None:
         """Kept replies may lie in its arena: it ends when none of that time is left."""
-        while len(self._kept):  # noqa: ASYNC110 - there is no hurry, and none is kept for longer than its time
+        kept = self._questions.kept
+        while len(kept):  # noqa: ASYNC110 - there is no hurry, and none is kept for longer than its time
             await asyncio.sleep(LOOK_S)
         region.channel.close(Deadline(time.monotonic()))
 
     async def _run_out(self) -> None:
         """What runs comes to its end, and kept replies stay for as long as the caller may ask for them elsewhere."""
-        end_s, me = time.monotonic() + HELD_S, asyncio.current_task()
-        while time.monotonic() < end_s and (len(self._kept) or self._tasks - {me}):  # noqa: ASYNC110 - no hurry
+        end_s, me, kept = time.monotonic() + HELD_S, asyncio.current_task(), self._questions.kept
+        while time.monotonic() < end_s and (len(kept) or self._tasks - {me}):  # noqa: ASYNC110 - no hurry
             await asyncio.sleep(LOOK_S)
         self.bury()
 

@@ -1,38 +1,91 @@
 """Carries an offer of the rdma wire to a node's port, and its answer back: one call, with this wire's token and TLS.
 
-It needs no session and no memory at the port, so asking costs little where the answer is a refusal. What the bytes mean
-is the rdma wire's affair. Read `fabric/rpc_fallback/service.py` for the other end.
+It needs no session and no memory at the port, so asking costs little where the answer is a refusal. The call stays open
+as long as the queue pairs that came of it: its end tells of a peer's death, which RDMA does not. What the bytes mean is
+the rdma wire's affair. Read `fabric/rpc_fallback/lines.py` for the other end.
 """
 
 from __future__ import annotations
 
 import time
+from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
-from fabric.errors import Fate
+import grpc
+
+from fabric.errors import Cancelled, Fate, NodeLost, OverspillError
 from fabric.rpc_fallback.session import FAILURES, Session, too_late
 from fabric.rpc_fallback.wire import CLIENT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.deadline import Deadline
     from fabric.rpc_fallback.config import RpcConfig
 
 
-def bring_offer(address: str, client_id: int, config: RpcConfig, offer: bytes, deadline: Deadline) -> bytes:
-    """The answer of the port at `address` (HOST:PORT), which may be an ERROR frame. Blocks.
+class OfferLine:  # mutable: open, then over
+    """The call that brought an offer, held open. `watch` and `close` are `fabric/rdma/line.py`'s."""
 
-    Raises NodeLost when nobody answers, AccessDenied for a wrong certificate, ConfigError for a wrong address or file.
+    def __init__(self, session: Session, call: grpc.Call) -> None:
+        self._session = session
+        self._call: grpc.Call | None = call
+        self._lock = Lock()
+        self._ended: Callable[[str, bool], None] | None = None
+
+    def watch(self, ended: Callable[[str, bool], None]) -> None:
+        """`ended(why, told)` is called once, from a thread of gRPC's, when the call is over and we did not close it."""
+        with self._lock:
+            call, self._ended = self._call, ended
+        if call is not None and not call.add_callback(self._over):  # it is over already
+            self._over()
+
+    def close(self) -> None:
+        """Hangs up. Safe from any thread, twice too."""
+        with self._lock:
+            self._call = self._ended = None
+        self._session.lose("the line was closed")
+
+    def _over(self) -> None:
+        with self._lock:
+            call, ended = self._call, self._ended
+            self._call = self._ended = None
+        if call is not None and ended is not None:
+            code = call.code()
+            told = code is grpc.StatusCode.OK
+            ended("its rdma port is gone" if told else f"the line broke: {code.name}", told)
+
+
+def bring_offer(
+    address: str, client_id: int, config: RpcConfig, offer: bytes, deadline: Deadline
+) -> tuple[bytes, OfferLine]:
+    """The answer of the port at `address` (HOST:PORT), which may be an ERROR frame, and the line. Blocks.
+
+    Raises NodeLost when nobody answers, DeadlineExceeded, AccessDenied for a wrong certificate, ConfigError for a wrong
+    address or file.
     """
     session = Session(address, client_id, config, None, ())
     try:
         left_s = deadline.remaining_s(time.monotonic())
         if not left_s:
             raise too_late(Fate.NEVER_RAN)
+        call = session.offer(CLIENT.pack(client_id) + offer)
+        timer = Timer(left_s, call.cancel)  # the call itself has no deadline: it stays
+        timer.start()
         try:
-            return session.offer(CLIENT.pack(client_id) + offer, left_s)
+            return next(call), OfferLine(session, call)
         except FAILURES as failure:
             error = session.error(failure)
-            error.fate = Fate.NEVER_RAN
-            raise error from None
-    finally:
-        session.lose("the offer was answered")
+            raise too_late(Fate.NEVER_RAN) if isinstance(error, Cancelled) else error from None
+        except StopIteration:
+            raise NodeLost("the node's port hung up on an offer of rdma; stay on rpc") from None
+        finally:
+            timer.cancel()
+            timer.join()
+    except OverspillError as error:
+        session.lose("the offer was not answered")
+        error.fate = Fate.NEVER_RAN
+        raise
+    except BaseException:  # whatever it was, nothing may stay open behind it
+        session.lose("the offer was not answered")
+        raise

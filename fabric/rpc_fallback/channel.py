@@ -23,6 +23,7 @@ from fabric.rpc_fallback.bulk import Bulk
 from fabric.rpc_fallback.config import host_of
 from fabric.rpc_fallback.lane import LaneBroken
 from fabric.rpc_fallback.lane_caller import LanePool
+from fabric.rpc_fallback.pages import read_page
 from fabric.rpc_fallback.session import FAILURES, Session, too_late
 from fabric.rpc_fallback.tls import caller_context
 from fabric.rpc_fallback.waiting import discard, finished, ignore
@@ -32,6 +33,7 @@ from fabric.transport import WireName
 if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import Load
+    from fabric.load_page import Reading
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
     from fabric.rpc_fallback.config import RpcConfig
@@ -65,14 +67,9 @@ class RpcChannel:  # mutable: owns connections
 
     @classmethod
     def open(
-        cls,
-        address: str,
-        client_id: int,
-        deadline: Deadline,
-        config: RpcConfig,
-        arena: Arena | None = None,
+        cls, address: str, client_id: int, deadline: Deadline, config: RpcConfig, arena: Arena | None = None,
         expect: tuple[str, int] | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Connects to the port at `address` (`host:port`). `expect` is the (node id, node epoch) that should be there.
 
         Raises NodeLost when nobody answers, AccessDenied for a wrong token, StaleEpoch for another node or epoch,
@@ -165,6 +162,10 @@ class RpcChannel:  # mutable: owns connections
                     continue
                 raise self._session.error(failure) from None
         raise AssertionError("the second pass returns or raises")
+
+    def read_page(self, deadline: Deadline) -> Reading:
+        """What this client reads of the node's load page. Blocks. Raises Unavailable, DeadlineExceeded, NodeLost."""
+        return read_page(self._session, deadline)
 
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, says BYE, then aborts."""

@@ -35,17 +35,20 @@ if TYPE_CHECKING:
 
     from fabric.frame import Load
     from fabric.rpc_fallback.config import RpcServerConfig
+    from fabric.rpc_fallback.pages import ReadRaw
     from fabric.rpc_fallback.service import Bootstrap
     from fabric.transport import Channel, PeerFacts
 
 SWEEP_S = 5.0
 """How often idle callers are looked for."""
+LINES_S = 0.5
+"""The rdma port ends beside this one, and hangs up then: callers hear of it from that."""
 _log = logging.getLogger(__name__)
 
 
 class RpcServer:  # mutable: owns servers and threads
     """Serves the node that `open_channel(client_id, arena_bytes)` reaches. `facts` are the node's own; `bootstrap`
-    brings offers to the node's rdma port, if it has one."""
+    brings offers to the node's rdma port, if it has one; `read_page` reads its load page, if it has that."""
 
     def __init__(
         self,
@@ -53,8 +56,9 @@ class RpcServer:  # mutable: owns servers and threads
         open_channel: Callable[[int, int], Channel],
         facts: PeerFacts,
         bootstrap: Bootstrap | None = None,
+        read_page: ReadRaw | None = None,
     ) -> None:
-        self._bootstrap = bootstrap
+        self._bootstrap, self._read_page = bootstrap, read_page
         self._config = config
         self._facts = facts
         self._peers = Peers(config, open_channel)
@@ -79,7 +83,8 @@ class RpcServer:  # mutable: owns servers and threads
                 context = server_context(config.tls) if config.tls is not None else None
                 self._lanes = LaneServer(config, self._peers, context)
             lane_port = self._lanes.port if self._lanes is not None else 0
-            self._service = Service(config, self._facts, self._peers, lane_port, self._ask_ping, self._bootstrap)
+            more = (self._bootstrap, self._read_page)
+            self._service = Service(config, self._facts, self._peers, lane_port, self._ask_ping, *more)
             self._grpc = grpc.server(
                 self._threads,
                 options=SERVER_OPTIONS,
@@ -94,6 +99,7 @@ class RpcServer:  # mutable: owns servers and threads
         if self._lanes is not None:
             self._lanes.start()
         self._loop = asyncio.new_event_loop()
+        self._service.lines.attach(self._loop)
         self._loop_thread = threading.Thread(
             target=self._run_loop, args=(self._loop,), name="overspill-port-loop", daemon=True
         )
@@ -121,7 +127,10 @@ class RpcServer:  # mutable: owns servers and threads
         self.drain()
         self._health.tell(Serving.NOT_SERVING, end=True)
         if self._grpc is not None:
-            self._grpc.stop(grace_s).wait(grace_s + 5.0)
+            ended = self._grpc.stop(grace_s)
+            if self._service is not None:
+                self._service.lines.close(min(grace_s, LINES_S))
+            ended.wait(grace_s + 5.0)
         self._peers.close(deadline)
         if self._lanes is not None:
             self._lanes.stop(deadline)

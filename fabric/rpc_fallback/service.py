@@ -19,6 +19,8 @@ from fabric.frame import Kind, bare_frame, check_header
 from fabric.hello import Welcome, common_version, decode_hello, encode_welcome
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, RequestId
+from fabric.rpc_fallback.lines import Lines
+from fabric.rpc_fallback.pages import Pages
 from fabric.rpc_fallback.wire import (
     CLIENT,
     INLINE_REPLY_BYTES,
@@ -36,16 +38,19 @@ from fabric.rpc_fallback.wire import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from fabric.frame import Header, Load, RequestFrame
     from fabric.layout import Layout
     from fabric.rpc_fallback.config import RpcServerConfig
+    from fabric.rpc_fallback.pages import ReadRaw
     from fabric.rpc_fallback.peers import Peer, Peers
     from fabric.transport import Channel, PeerFacts
 
-    Bootstrap = Callable[[int, bytes, float], bytes]
-    """Brings a client's offer to the node's rdma port, and the answer back, within some seconds."""
+    Bootstrap = Callable[[int, bytes, float], tuple[bytes, socket.socket]]
+    """Brings a client's offer to the node's rdma port, and the answer back, within some seconds; the connection stays
+    open as long as the queue pairs."""
 
 PING_S = 5.0
 BYE_S = 1.0
@@ -63,6 +68,7 @@ class Service:
         lane_port: int,
         ask_ping: Callable[[Channel, Deadline], Load],
         bootstrap: Bootstrap | None = None,
+        read_page: ReadRaw | None = None,
     ) -> None:
         self._config = config
         self._facts = facts
@@ -70,6 +76,7 @@ class Service:
         self._lane_port = lane_port
         self._ask_ping = ask_ping
         self._bootstrap = bootstrap
+        self.lines, self._pages = Lines(self._offered), Pages(peers, facts.node_epoch, read_page)
         self.draining = False
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -84,7 +91,8 @@ class Service:
                 "Ping": unary(self._ping),
                 "Cancel": unary(self._cancel),
                 "Bye": unary(self._bye),
-                "Rdma": unary(self._rdma),
+                "Page": unary(self._pages),
+                "RdmaLine": grpc.unary_stream_rpc_method_handler(self.lines),
             },
         )
 
@@ -242,7 +250,7 @@ class Service:
         self._peers.drop(peer, Deadline.after(BYE_S, time.monotonic()))
         return bare_frame(Kind.BYE)
 
-    def _rdma(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+    def _offered(self, message: bytes, context: grpc.ServicerContext) -> tuple[bytes, socket.socket | None]:
         """An offer of queue pairs, which the rdma wire understands; what is checked here is whose it is."""
         try:
             if not CLIENT.size <= len(message) <= OFFER_BYTES_MAX:
@@ -253,9 +261,9 @@ class Service:
             if self._bootstrap is None:
                 raise Unavailable("this node offers no rdma; start it with --wires local,rdma,rpc, or use rpc")
             (client_id,) = CLIENT.unpack_from(message)
-            return self._bootstrap(client_id, message[CLIENT.size :], min(context.time_remaining() or PING_S, PING_S))
+            return self._bootstrap(client_id, message[CLIENT.size :], PING_S)
         except OverspillError as error:
-            return error_outcome(error, _NOBODY, self._facts.node_epoch).frame
+            return error_outcome(error, _NOBODY, self._facts.node_epoch).frame, None
 
     def _peer(self, message: bytes, context: grpc.ServicerContext) -> Peer:
         peer = self._peers.find(message[:SESSION_BYTES])

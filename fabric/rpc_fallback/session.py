@@ -55,7 +55,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         self.address = address
         self.token = b""
         self.lost = ""
-        self._client_id = client_id
+        self.client_id = client_id
         self._config = config
         self._expect = expect
         self._on_welcome = on_welcome
@@ -66,8 +66,9 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         self.ping = self._channel.unary_unary(Method.PING)
         self.cancel = self._channel.unary_unary(Method.CANCEL)
         self.bye = self._channel.unary_unary(Method.BYE)
+        self.page = self._channel.unary_unary(Method.PAGE)
         self._hello = self._channel.unary_unary(Method.HELLO)
-        self._rdma = self._channel.unary_unary(Method.RDMA)
+        self._rdma = self._channel.unary_stream(Method.RDMA)
         self.peer = PeerFacts("", 0, 0)
         self.arena_bytes = 0
 
@@ -76,7 +77,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         remaining_s = deadline.remaining_s(time.monotonic())
         if not remaining_s:
             raise too_late(Fate.NEVER_RAN)
-        hello = encode_hello(Hello(self._client_id, self._config.arena_bytes))
+        hello = encode_hello(Hello(self.client_id, self._config.arena_bytes))
         try:
             frame = self._hello(hello, timeout=remaining_s, metadata=self._metadata())
         except FAILURES as failure:
@@ -96,10 +97,9 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
             told(welcome)
         self.token = bytes.fromhex(welcome.session)
 
-    def offer(self, message: bytes, timeout_s: float) -> bytes:
-        """Brings an offer of RDMA; needs no session. Raises what gRPC raises."""
-        answer: bytes = self._rdma(message, timeout=timeout_s, metadata=self._metadata())
-        return answer
+    def offer(self, message: bytes) -> grpc.Call:
+        """Brings an offer of RDMA, and stays open; needs no session. Its only message is the answer."""
+        return self._rdma(message, metadata=self._metadata())
 
     def _metadata(self) -> tuple[tuple[str, str], ...] | None:
         return ((TOKEN_METADATA, f"Bearer {self._config.token}"),) if self._config.token else None

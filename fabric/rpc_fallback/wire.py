@@ -73,7 +73,8 @@ class Method:
     PING = f"/{SERVICE}/Ping"
     CANCEL = f"/{SERVICE}/Cancel"
     BYE = f"/{SERVICE}/Bye"
-    RDMA = f"/{SERVICE}/Rdma"
+    PAGE = f"/{SERVICE}/Page"
+    RDMA = f"/{SERVICE}/RdmaLine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # The pings are the real ones; only the way back is short, so that several losses fit a test.
-TIMES = LinkTimes(hold_down_s=0.2, backoff_s=0.05)
+TIMES = LinkTimes(hold_down_s=0.2, hold_down_max_s=0.4, backoff_s=0.05)
 NEW_S, MOVED_S = 0.020, 0.100
 """Medians after a signalled death: of new requests on the other wire, and of those that move (DESIGN: failover)."""
 CLIENT = 77

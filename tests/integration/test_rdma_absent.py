@@ -21,6 +21,8 @@ from fabric.rdma.engine import Engine
 from fabric.rdma.facts import read_host
 from fabric.rpc_fallback.bootstrap import bring_offer
 from fabric.rpc_fallback.config import RpcConfig
+from fabric.rpc_fallback.health import Serving
+from fabric.rpc_fallback.health_caller import ask as ask_health
 from overspill import Router
 from router.config import RouterConfig
 from tests.integration.nodes import RunningNode, rough_models, running_node, soon, wait_until
@@ -41,21 +43,25 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     config = folder / "node.toml"
     config.write_text(f'rpc_token = "{TOKEN}"\n')
     words = ("--config", str(config), "--wires", "local,rdma,rpc", "--listen", "127.0.0.1:0")
-    with running_node(folder, rough_models(folder), *words) as started:
+    with running_node(folder, rough_models(folder), *words, ready=False) as started:
+        wait_until(lambda: started.state == "degraded", 60.0)
         yield started
 
 
 def _address(node: RunningNode) -> str:
-    return str(re.findall(r"is ready at \S+, (\S+) and", node.log.read_text())[-1])
+    return str(re.findall(r"is (?:ready|degraded) at \S+, (\S+)", node.log.read_text())[-1])
 
 
 def _refusal(node: RunningNode, offer: bytes, token: str = TOKEN) -> OverspillError:
-    answer = bring_offer(_address(node), 7, RpcConfig(token=token), offer, soon(20.0))
+    answer, line = bring_offer(_address(node), 7, RpcConfig(token=token), offer, soon(20.0))
+    line.close()
     return decode_error(answer, check_header(answer)).error
 
 
-def test_it_is_ready_and_says_why_there_is_no_rdma(node: RunningNode) -> None:
-    assert node.state == "ready"
+def test_it_serves_and_says_why_there_is_no_rdma(node: RunningNode) -> None:
+    """Discovery hears that it is not whole; a load balancer, that it serves."""
+    assert node.state == "degraded"
+    assert ask_health(_address(node), RpcConfig(), 20.0) is Serving.SERVING
     wait_until(lambda: "callers stay on rpc" in node.log.read_text())
     assert len(node.children("workers.rdma_port")) == 1
 
@@ -84,6 +90,7 @@ def test_an_offer_needs_the_operators_token(node: RunningNode) -> None:
 
 def test_a_node_without_rdma_says_so(tmp_path: Path) -> None:
     with running_node(tmp_path, rough_models(tmp_path), "--wires", "local,rpc", "--listen", "127.0.0.1:0") as plain:
+        assert plain.state == "ready", "it was not asked for rdma, so it is whole"
         refusal = _refusal(plain, b"offer", token="")
         assert isinstance(refusal, Unavailable)
         assert "--wires" in str(refusal)
@@ -93,7 +100,7 @@ def test_the_rdma_port_comes_back_after_it_was_killed(node: RunningNode) -> None
     (pid,) = node.children("workers.rdma_port")
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: node.children("workers.rdma_port") not in ([], [pid]))
-    assert node.state == "ready"
+    assert node.state == "degraded"
 
 
 def test_rdma_without_rpc_is_a_mistake() -> None:

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 SHORT = (
     r"test_(every_border|many_at_once|answers_in|errors_keep|a_reply_larger).*\[events-blocking(-lease)?\]",
     r"test_(every_border|many_at_once).*\[spin-async(-bytes)?\]",
-    r"test_(a_few_hundred|many_at_once|answers_tell).*\[events2-async",
-    r"test_(too_little|the_same_id).*\[events2-async(-300000(-run/3000/flip)?)?\]",
-    r"test_a_cancelled_request.*\[events2",
+    r"test_(a_few_hundred|many_at_once|close_waits|answers_tell).*\[events2-async",
+    r"test_(too_little|the_same_id|a_node_that).*\[events2-async(-300000(-run/3000/flip)?)?\]",
+    r"test_(everybody_wakes|the_next_life|abort_wakes|killed_after_send).*\[events2-async(-300000.*)?\]",
+    r"test_(a_cancelled_request|cancelled_in_a_crowd).*\[events2",
     r"test_a_spoiled_answer.*\[events2-async-300000-(outside|bit|magic|foreign_id|length)",
     r"test_others_on.*\[events2-async",
     r"test_ping\[rpc-async",
 )
-"""What `make test` has time for: what two guests send each other, each size in both modes. Peers that die or stand
-still take a minute each, and are long."""
+"""What `make test` has time for: what two guests send each other, peers that die or stand still, each size in both
+modes."""
 
 
 SHORT_S = 150.0

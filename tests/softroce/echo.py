@@ -26,6 +26,7 @@ from fabric.rdma.listener import RdmaListener
 from fabric.transport import Answer, Call, PeerFacts, WireName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from mmap import mmap
 
 FACTS = PeerFacts("echo", 9, 1)
@@ -89,6 +90,16 @@ class EchoNode:
         self.arena.close_fd()
 
 
+class NoLine:
+    """Both ends are one process: neither outlives the other."""
+
+    def watch(self, ended: Callable[[str, bool], None]) -> None:
+        """It never ends."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class _Loop:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -110,7 +121,9 @@ class EchoWorld:  # mutable: `pause_s` and `listener` are the test's to change
         self._loops = [_Loop("caller"), _Loop("node")]
         self.caller, self.node = (Engine(one.loop, CONFIG) for one in self._loops)
         self.listener = RdmaListener(self.node, lambda _, nbytes: EchoNode(self, nbytes), FACTS, page)
+        self._lock = threading.RLock()
         self._number = 0
+        self._waiting: set[int] = set()
         self._opened_s = 0.0
 
     def open(self) -> RdmaChannel:
@@ -118,21 +131,29 @@ class EchoWorld:  # mutable: `pause_s` and `listener` are the test's to change
         time.sleep(max(0.0, self._opened_s + 0.11 - time.monotonic()))
         self._opened_s = time.monotonic()
 
-        def bootstrap(offer: bytes, _: Deadline) -> bytes:
+        def bootstrap(offer: bytes, _: Deadline) -> tuple[bytes, NoLine]:
             answer = self.listener.bootstrap(CLIENT, offer)
-            return asyncio.run_coroutine_threadsafe(answer, self._loops[1].loop).result(OPEN_S)
+            return asyncio.run_coroutine_threadsafe(answer, self._loops[1].loop).result(OPEN_S)[0], NoLine()
 
         return RdmaChannel.open(self.caller, bootstrap, CLIENT, after(OPEN_S), (FACTS.node_id, FACTS.node_epoch))
 
     def request(self, body: Body, reply_bytes: int = 0) -> Call:
-        """The next request; all before it are acknowledged."""
-        self._number += 1
-        return Call(RequestId(CLIENT, self._number), "echo", body, self._number, reply_bytes=reply_bytes)
+        """The next request; all before it are acknowledged that `echoes` does not wait for."""
+        with self._lock:
+            self._number += 1
+            ack_no = min(self._waiting, default=self._number)
+            return Call(RequestId(CLIENT, self._number), "echo", body, ack_no, reply_bytes=reply_bytes)
 
     def echoes(self, channel: RdmaChannel, nbytes: int) -> None:
         """A whole good round, each byte checked."""
         body = make_body(nbytes)
-        answer = channel.call(self.request(body), after(OPEN_S))
+        with self._lock:
+            call = self.request(body)
+            self._waiting.add(call.id.request_no)
+        try:
+            answer = channel.call(call, after(OPEN_S))
+        finally:
+            self._waiting.discard(call.id.request_no)
         memory = answer.memory
         got = memory.view[: len(body.view())] if isinstance(memory, Lease) else memoryview(memory)
         assert got[:nbytes] == body.view()[:nbytes]

@@ -16,6 +16,7 @@ from fabric.deadline import Deadline
 from fabric.local.channel import LocalChannel
 from fabric.rdma.config import RdmaConfig
 from fabric.rdma.engine import Engine
+from fabric.rdma.line import hold_line
 from fabric.rdma.listener import RdmaListener
 from fabric.transport import PeerFacts
 
@@ -38,9 +39,11 @@ async def serve(path: str, node_id: str, epoch: int, spin_us: int, ack_timeout: 
     async def offered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         size, client_id = OFFER.unpack(await reader.readexactly(OFFER.size))
         payload = await reader.readexactly(min(size, OFFER_BYTES_MAX))
-        answer = await listener.bootstrap(client_id, payload)
+        answer, peer = await listener.bootstrap(client_id, payload)
         writer.write(OFFER.pack(len(answer), client_id) + answer)
         await writer.drain()
+        if peer is not None:
+            await hold_line(peer, reader.read(1))
         writer.close()
 
     server = await asyncio.start_server(offered, "0.0.0.0", 0)

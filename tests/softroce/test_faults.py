@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
     from tests.contract.world import Bytes
 
-pytestmark = [pytest.mark.guests(2), pytest.mark.long]
+pytestmark = pytest.mark.guests(2)
 BROKEN_S = 20.0
 """The NIC gives a silent peer up after 1.9 s (tests/softroce/worlds.py); ten times that beside busy neighbours."""
+TOLD_S = 1.5
+"""A line's end travels in milliseconds; the NIC alone would need 1.9 s."""
 AGAIN_S = 60.0
 BACKGROUND = 6
 
@@ -57,6 +59,7 @@ def loaded(world: RdmaWorld, body: Bytes) -> Iterator[tuple[Client, list[BaseExc
         client.flips(body[:1000])
         running = [client.start("run/30000/flip", body[: 64 << 10], timeout_s=60.0) for _ in range(BACKGROUND)]
         errors: list[BaseException] = []
+        assert wait_until(lambda: client.arrived() > BACKGROUND), "they are on their way no more"
         yield client, errors
         for future in running:
             error = future.exception(BROKEN_S)
@@ -89,18 +92,13 @@ def serves_again(world: RdmaWorld, body: Bytes) -> None:
     caller.close()
 
 
-def writes_fail(client: Client, body: Bytes) -> None:
-    """Something has to be on its way for the NIC to find out that nobody answers."""
-    with pytest.raises(OverspillError):
-        client.call("flip", body[: 64 << 10], timeout_s=4.9)
-
-
-def test_the_cable_is_pulled(shared: RdmaWorld, body: Bytes) -> None:
-    with loaded(shared, body) as (client, errors):
-        here.cable(0, up=False)
-        writes_fail(client, body)
+@pytest.mark.parametrize("where", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_the_cable_is_pulled(shared: RdmaWorld, body: Bytes, where: int) -> None:
+    """At our end our own port tells; at the node's end its port tells the node, and the end of the line tells us."""
+    with loaded(shared, body) as (_, errors):
+        here.cable(where, up=False)
     lost(errors)
-    here.cable(0, up=True)
+    here.cable(where, up=True)
     serves_again(shared, body)
 
 
@@ -115,14 +113,14 @@ def test_our_own_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
 
 @pytest.mark.long
 def test_the_peers_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
-    with loaded(shared, body) as (client, errors):
+    with loaded(shared, body) as (_, errors):
         here.run(1, "ip", "link", "set", "eth0", "down")
-        writes_fail(client, body)
     lost(errors)
     here.run(1, "ip", "link", "set", "eth0", "up")
     serves_again(shared, body)
 
 
+@pytest.mark.long
 def test_our_address_goes(shared: RdmaWorld, body: Bytes) -> None:
     """And comes back under another index of the port's table."""
     with loaded(shared, body) as (_, errors):
@@ -135,14 +133,16 @@ def test_our_address_goes(shared: RdmaWorld, body: Bytes) -> None:
 
 @pytest.mark.parametrize("where", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_all_packets_of_one_side_are_lost(shared: RdmaWorld, body: Bytes, where: int) -> None:
-    """Of the caller: its requests. Of the node: the acknowledgements and replies alone, so that requests did arrive."""
+    """Of the caller: its requests. Of the node: the acknowledgements and replies alone, so that requests did arrive.
+    Nobody sends and nobody tells: that the peer is silent is found out by the pulse alone."""
     with loaded(shared, body) as (client, errors):
         here.run(where, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "loss", "100%", "limit", "100000")
         try:
-            writes_fail(client, body)
+            assert wait_until(lambda: not client.channel.alive)
         finally:
             here.run(where, "tc", "qdisc", "del", "dev", "eth0", "root")
     lost(errors)
+    assert all("RETRY_EXC" in str(error) or "acknowledges nothing" in str(error) for error in errors), errors
     serves_again(shared, body)
 
 
@@ -160,16 +160,23 @@ def test_a_few_lost_packets_lose_nothing(shared: RdmaWorld, body: Bytes) -> None
 
 
 def test_the_peers_port_is_killed(body: Bytes) -> None:
+    """Its line ends with it, so it is known at once, by whoever waits and by the next who asks."""
     world = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
     with loaded(world, body) as (client, errors):
         world.node.wire.signal(signal.SIGKILL)
-        writes_fail(client, body)
+        began_s = time.monotonic()
+        assert wait_until(lambda: not client.channel.alive)
+        assert time.monotonic() - began_s < TOLD_S, "it was told, not found out"
+        with pytest.raises(NodeLost) as gone:
+            client.call("flip", body[:100], timeout_s=4.9)
+        assert gone.value.fate is Fate.NEVER_RAN
     lost(errors)
     world.restart()
     serves_again(world, body)
     world.close()
 
 
+@pytest.mark.long
 def test_the_node_behind_the_port_is_killed(body: Bytes) -> None:
     """The port lives on, and knows at once that there is nobody to ask."""
     world = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
@@ -188,6 +195,7 @@ def test_the_node_behind_the_port_is_killed(body: Bytes) -> None:
     world.close()
 
 
+@pytest.mark.long
 def test_an_idle_connection_costs_nothing(shared: RdmaWorld, body: Bytes) -> None:
     caller = BlockingCaller()
     with Client(shared, caller) as client:
@@ -202,6 +210,7 @@ def test_an_idle_connection_costs_nothing(shared: RdmaWorld, body: Bytes) -> Non
     caller.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cycles", [10, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
 def test_opening_and_closing_leaves_nothing(shared: RdmaWorld, body: Bytes, cycles: int) -> None:
     serves_again(shared, body)
@@ -217,13 +226,13 @@ def test_opening_and_closing_leaves_nothing(shared: RdmaWorld, body: Bytes, cycl
     assert wait_until(lambda: [_resources(node) for node in (0, 1)] == before, BROKEN_S), (before, _resources(1))
 
 
+@pytest.mark.long
 @pytest.mark.leaks("the killed guest's end of the world is restarted with it")
 def test_the_other_guest_dies(body: Bytes) -> None:
     """The last one: what other tests share lived in that guest too."""
     world = RdmaWorld(EVENTS_ONLY, FAULT_ACK)
-    with loaded(world, body) as (client, errors):
+    with loaded(world, body) as (_, errors):
         here.ask("kill", 1)
-        writes_fail(client, body)
     lost(errors)
     here.ask("restart", 1)
     world.node.start()

@@ -101,7 +101,7 @@ def test_a_load_page_is_read_whole_under_a_writer_that_never_pauses() -> None:
         try:
             last = 0
             for _ in range(100):
-                load = channel.read_page(after(20.0))
+                load = channel.read_page(after(20.0)).load
                 # Its own line was read first: the page knows at least of what the line says.
                 assert load.outstanding_us >= load.accepted
                 assert load.sequence >= last

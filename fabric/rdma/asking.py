@@ -1,0 +1,111 @@
+"""How the node's end of a connection asks the node: in which session, and what is done when its arena is full.
+
+A reply that finds no room in the session's arena is asked for again in a larger one, which is made once for all that
+wait for it. Whatever uses a session is counted, so that it does not end under a request. This module never answers the
+peer. Read `fabric/rdma/serving.py` next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from fabric.deadline import Deadline
+from fabric.errors import ArenaFull, OverspillError, QueueFull, ResourceExhausted, StaleEpoch
+from fabric.message import RequestId
+from fabric.rdma.heads import HeadKind, pack_region
+from fabric.rdma.kept import Kept
+from fabric.transport import Call
+
+if TYPE_CHECKING:
+    from fabric.frame import RequestFrame
+    from fabric.message import Body
+    from fabric.rdma.config import RdmaConfig
+    from fabric.rdma.delivery import Delivery
+    from fabric.rdma.regions import NodeRegion, NodeRegions
+    from fabric.transport import Answer, PeerFacts
+
+_log = logging.getLogger(__name__)
+TASKS_MAX = 1024
+
+
+class Asking:  # mutable: regions grow and shrink
+    """The questions of one peer to the node. `over` says that the connection is lost."""
+
+    def __init__(
+        self, client_id: int, facts: PeerFacts, config: RdmaConfig, regions: NodeRegions, way_back: Delivery
+    ) -> None:
+        self._client_id, self._facts, self._config = client_id, facts, config
+        self._regions, self._way_back = regions, way_back
+        self._growing = asyncio.Lock()
+        self.kept = Kept()
+        self.over = False
+
+    async def answer(self, request: RequestFrame, body: Body, region: NodeRegion, running: int) -> Answer:
+        """The node's answer to a request that lies in `region`, one of `running`. Raises OverspillError."""
+        now = time.monotonic()
+        self.kept.acknowledge(request.ack_no, now)
+        kept = self.kept.find(request.request_no)
+        if kept is not None:
+            return kept
+        facts = self._facts
+        if request.node_epoch not in {0, facts.node_epoch}:
+            raise StaleEpoch(
+                f"node {facts.node_id} lives its epoch {facts.node_epoch}, not {request.node_epoch}; open it again"
+            )
+        if running > TASKS_MAX:
+            raise QueueFull(f"{TASKS_MAX} requests of this caller are here already; send fewer at once")
+        call = Call(
+            RequestId(request.client_id, request.request_no), request.model, body, request.ack_no, request.priority,
+            request.attempt, min(request.reply_capacity, self._config.arena_bytes_max),
+        )  # fmt: skip
+        answer = await self._asked(call, Deadline.from_remaining_us(request.budget_us, now), region)
+        self.kept.keep(request.request_no, answer, time.monotonic())
+        return answer
+
+    async def resize(self, window_bytes: int) -> None:
+        """The peer asks for a region of another size; it gets one, or the reason why not."""
+        wanted = max(self._config.arena_bytes, 2 << max(window_bytes - 1, 0).bit_length())
+        try:
+            if wanted > self._config.arena_bytes_max:
+                raise ResourceExhausted(f"the rdma port lends a caller {self._config.arena_bytes_max} bytes at most")
+            async with self._growing:
+                await self._larger(wanted)
+        except OverspillError as error:
+            self._way_back.tell(HeadKind.REFUSED, str(error).encode()[:512])
+
+    async def _asked(self, call: Call, deadline: Deadline, region: NodeRegion) -> Answer:
+        """The node's answer; where its arena has no room for the reply, a larger one is made, then kept ones go."""
+        while True:
+            with self._regions.used(region):
+                try:
+                    return await region.channel.call_async(call, deadline)
+                except ArenaFull as full:
+                    error = ResourceExhausted(str(full), full.fate)
+                roomier = await self._roomier(region)
+            if roomier is not None:
+                region = roomier
+            elif not self.kept.give_up():
+                raise error
+
+    async def _roomier(self, region: NodeRegion) -> NodeRegion | None:
+        """A larger region than this, where that is allowed and may be pinned: one is made for all that want it."""
+        async with self._growing:
+            newest = self._regions.newest
+            if newest.arena.nbytes > region.arena.nbytes:
+                return newest
+            size = 4 * region.arena.nbytes
+            if size > self._config.arena_bytes_max or self.over:
+                return None
+            try:
+                return await self._larger(size)
+            except OverspillError as error:
+                _log.info("client %016x gets no larger region: %s", self._client_id, str(error))
+                return None
+
+    async def _larger(self, size: int) -> NodeRegion:
+        larger = await self._regions.add(size)
+        self._way_back.tell(HeadKind.REGION, pack_region(larger.note))
+        return larger
