@@ -80,6 +80,11 @@ def test_statistics_count_as_tritons_do(client: Any) -> None:
     before = client.get_inference_statistics("batch").model_stats[0]
     for rows in (1, 3):
         client.infer("batch", [given("x", np.ones((rows, 4), np.float32), "FP32")])
+
+    def counted() -> int:
+        return client.get_inference_statistics("batch").model_stats[0].inference_count - before.inference_count
+
+    wait_until(lambda: counted() >= 4)  # the node hears of a run after its client has the answer
     after = client.get_inference_statistics("batch").model_stats[0]
     assert after.inference_count - before.inference_count == 4
     assert after.execution_count - before.execution_count == 2

@@ -14,6 +14,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.integration.frontdoors import DTYPES, RAISE, Front, http_client
+from tests.integration.nodes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,6 +207,8 @@ def test_metrics_have_tritons_names(front: Front, client: Any) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     client.infer("batch", [given(np.ones((3, 4), np.float32), "FP32")])
+    # The node hears of a run after its client has the answer.
+    wait_until(lambda: client.get_inference_statistics("batch")["model_stats"][0]["inference_count"] >= 3)
     families = {family.name: family for family in text_string_to_metric_families(get(front, "/metrics"))}
     assert {
         "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count", "nv_inference_exec_count",
