@@ -22,8 +22,9 @@ import numpy as np
 from fabric.control import LOADING, UNLOADING
 from fabric.deadline import Deadline
 from fabric.dtypes import DType
-from fabric.errors import DeadlineExceeded, Fate, InvalidArgument, Unavailable
+from fabric.errors import DeadlineExceeded, Fate, InvalidArgument, OverspillError, Unavailable
 from fabric.layout import BODY_BYTES_MAX, NDIM_MAX, TensorSpec
+from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.classes import classified
 from frontdoor.counters import Counters
 from frontdoor.failures import Refusal, Status
@@ -165,8 +166,10 @@ class Door:  # mutable: counts what is going on
             answered = await staged.run(deadline, asked.options.priority)
             try:
                 outputs = await self._hand_out(model, asked, answered, regions)
-            except BaseException:  # whatever it was: the memory goes back
+            except BaseException as error:  # whatever it was: the memory goes back
                 answered.release()
+                if isinstance(error, OverspillError):
+                    error.fate = Fate.RAN  # the model did, whatever is wrong with its answer
                 raise
         return Done(model.name, model.version, asked.id, outputs, answered.release)
 
@@ -207,7 +210,8 @@ class Door:  # mutable: counts what is going on
                 raise InvalidArgument(f"model {model.name!r} has no output {wanted.name!r}; it has {', '.join(found)}")
             spec, view = found[wanted.name]
             if wanted.classes:
-                spec, view = classified(spec, view, wanted.classes, batched=model.max_batch_size > 0)
+                work = partial(classified, spec, view, wanted.classes, batched=model.max_batch_size > 0)
+                spec, view = work() if spec.nbytes <= TEXT_INLINE_BYTES else await aside(work)
             if wanted.place is not None:
                 await self._put(spec, view, wanted.place, regions[wanted.place.region])
                 outputs.append(Output(spec, None, Place(wanted.place.region, wanted.place.offset, spec.nbytes), wanted))

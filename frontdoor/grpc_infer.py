@@ -34,7 +34,11 @@ PARAMETERS_MAX = 1024
 
 def read_request(raw: bytes) -> Asked:
     """The request in a message, its raw tensors uncopied. Raises InvalidArgument for what is no such message."""
-    head, contents = split(raw)
+    return read_parts(*split(raw))
+
+
+def read_parts(head: bytes, contents: tuple[memoryview, ...]) -> Asked:
+    """The request in a message whose raw tensors were cut out."""
     check_text(len(head))
     request = _Request()
     try:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 STREAMS_MAX = 512
 """Calls that one connection may have open; further ones wait at the client (RFC 9113, 5.1.2)."""
 CALLS_MAX = 4096
+KEEPALIVE_MS = 60_000
+KEEPALIVE_TIMEOUT_MS = 20_000
+HANDSHAKE_MS = 20_000
+"""From the connection to HTTP/2's first frames, TLS included; gRPC itself would wait two minutes for silence."""
 ENVELOPE_BYTES = 1 << 20
 """Room in a message for everything but the tensors."""
 
@@ -33,6 +37,10 @@ def options(message_bytes_max: int) -> list[tuple[str, int]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A client that vanished (its machine lost power) holds streams and memory until it is asked whether it lives.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         # gRPC begins with windows of 64 KiB and grows them by probing, which large tensors pay for.
         ("grpc.http2.lookahead_bytes", 4 << 20),
     ]

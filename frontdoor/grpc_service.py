@@ -10,22 +10,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
 from fabric.deadline import TIMEOUT_MAX_S, Deadline
 from fabric.errors import InvalidArgument, OverspillError
+from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.door import Caller
+from frontdoor.envelope import split
 from frontdoor.facts import told
 from frontdoor.failures import sentence, status_of
-from frontdoor.grpc_infer import read_request, write_response, write_stream_error, write_stream_response
+from frontdoor.grpc_infer import read_parts, write_response, write_stream_error, write_stream_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from frontdoor.door import Door
     from frontdoor.grpc_facts import GrpcFacts
+    from frontdoor.values import Asked
 
 SERVICE = "inference.GRPCInferenceService"
 FATE = "overspill-fate"
@@ -82,7 +86,7 @@ class GrpcService:
         return answer
 
     async def _answer(self, raw: bytes, context: Context) -> bytes:
-        asked = read_request(raw)
+        asked = await _asked(raw)
         done = await self._door.infer(asked, self._caller(context), _deadline(context))
         try:
             return write_response(done)
@@ -117,7 +121,7 @@ class GrpcService:
     async def _stream_answer(self, raw: bytes, caller: Caller, deadline: Deadline | None) -> bytes:
         request_id = ""
         try:
-            asked = read_request(raw)
+            asked = await _asked(raw)
             request_id = asked.id
             done = await self._door.infer(asked, caller, deadline)
             try:
@@ -133,6 +137,14 @@ class GrpcService:
 
     def _caller(self, context: Context) -> Caller:
         return Caller(context.peer(), self._port)
+
+
+async def _asked(raw: bytes) -> Asked:
+    """The request in a message; much text is read in a thread."""
+    head, contents = split(raw)
+    if len(head) <= TEXT_INLINE_BYTES:
+        return read_parts(head, contents)
+    return await aside(partial(read_parts, head, contents))
 
 
 async def _next(requests: AsyncIterator[bytes]) -> bytes | None:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from fabric.errors import InvalidArgument
 from frontdoor.facts import EXTENSIONS
+from frontdoor.http_body import BODY
 from frontdoor.http_infer import parse_object
 from frontdoor.metrics import CONTENT_TYPE, page
 
@@ -98,7 +99,7 @@ class HttpFacts:
         return web.json_response({"model_stats": [_figures(each) for each in figures]})
 
     async def _index(self, request: web.Request) -> web.Response:
-        wanted = parse_object(await request.read(), "the index request")
+        wanted = parse_object(request[BODY], "the index request")
         ready = wanted.get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidArgument(f"'ready' is {ready!r}; give true or false")
@@ -106,11 +107,11 @@ class HttpFacts:
         return web.json_response([_indexed(model) for model in models])
 
     async def _load(self, request: web.Request) -> web.Response:
-        await self.facts.load(request.match_info["model"], await _body_parameters(request))
+        await self.facts.load(request.match_info["model"], _body_parameters(request))
         return web.Response()
 
     async def _unload(self, request: web.Request) -> web.Response:
-        await self.facts.unload(request.match_info["model"], await _body_parameters(request))
+        await self.facts.unload(request.match_info["model"], _body_parameters(request))
         return web.Response()
 
     async def _system_memory(self, request: web.Request) -> web.Response:
@@ -121,7 +122,7 @@ class HttpFacts:
                 [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.nbytes} for r in found]
             )
         if act == "register":
-            wanted = parse_object(await request.read(), "the registration")
+            wanted = parse_object(request[BODY], "the registration")
             key = wanted.get("key")
             if not isinstance(key, str):
                 raise InvalidArgument(f"'key' is {key!r}; give the name of shared memory, such as /inputs")
@@ -136,7 +137,7 @@ class HttpFacts:
         if act == "status":
             return web.json_response(list(self.facts.cuda_regions(region)))
         if act == "register":
-            wanted = parse_object(await request.read(), "the registration")
+            wanted = parse_object(request[BODY], "the registration")
             handle = wanted.get("raw_handle")
             try:
                 raw = base64.b64decode(handle["b64"], validate=True) if isinstance(handle, dict) else b""
@@ -147,7 +148,7 @@ class HttpFacts:
         return web.Response()
 
     async def _trace(self, request: web.Request) -> web.Response:
-        wanted = parse_object(await request.read(), "the trace settings")
+        wanted = parse_object(request[BODY], "the trace settings")
         changes = {
             key: tuple(map(str, each if isinstance(each, list) else [each]))
             for key, each in wanted.items()
@@ -157,7 +158,7 @@ class HttpFacts:
         return web.json_response({key: list(values) if key == "trace_level" else values[0] for key, values in told})
 
     async def _logging(self, request: web.Request) -> web.Response:
-        wanted = parse_object(await request.read(), "the log settings")
+        wanted = parse_object(request[BODY], "the log settings")
         return web.json_response(dict(self.facts.logging(wanted)))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
@@ -197,8 +198,8 @@ def _figures(figures: ModelStatistics) -> dict[str, Any]:
     }
 
 
-async def _body_parameters(request: web.Request) -> dict[str, Any]:
-    found = parse_object(await request.read(), "the request").get("parameters", {})
+def _body_parameters(request: web.Request) -> dict[str, Any]:
+    found = parse_object(request[BODY], "the request").get("parameters", {})
     if not isinstance(found, dict):
         raise InvalidArgument("'parameters' is no object; give one")
     return found

@@ -29,8 +29,9 @@ DEPTH_MAX = 32
 """Lists within lists of one tensor: as many dimensions as one may have."""
 
 
-def read_request(model: str, version: str, body: bytes, header_length: str | None) -> Asked:
-    """The request in a body that is not one bare tensor. Raises InvalidArgument for what is none."""
+def text_length(body: bytes, header_length: str | None) -> int:
+    """Where the JSON of a body ends. Raises InvalidArgument for a header that tells nothing, RESOURCE_EXHAUSTED for
+    more JSON than is read here."""
     length = len(body)
     if header_length is not None:
         digits = header_length.isascii() and header_length.isdigit() and len(header_length) < _DIGITS_MAX
@@ -38,6 +39,12 @@ def read_request(model: str, version: str, body: bytes, header_length: str | Non
             raise InvalidArgument(f"{HEADER_LENGTH} is {header_length[:40]!r}; the body has {len(body)} bytes")
         length = int(header_length)
     check_text(length)
+    return length
+
+
+def read_request(model: str, version: str, body: bytes, header_length: str | None) -> Asked:
+    """The request in a body that is not one bare tensor. Raises InvalidArgument for what is none."""
+    length = text_length(body, header_length)
     facts = parse_object(body[:length], "the request")
     parameters = _parameters(facts)
     options = options_of(parameters)
@@ -166,10 +173,15 @@ def _wanted(facts: dict[str, Any], options: Options) -> Wanted:
     return Wanted(name, place_of(name, parameters), classes_of(name, parameters), binary)
 
 
+def text_bytes(done: Done) -> int:
+    """The bytes of a reply that are to be told in JSON."""
+    return sum(each.spec.nbytes for each in done.outputs if each.data is not None and not each.wanted.binary)
+
+
 def write_response(done: Done) -> tuple[bytes, int | None]:
     """The body of a response, and where its JSON ends if there is more. Raises InvalidArgument for an output that JSON
     cannot hold."""
-    outputs: list[dict[str, Any]] = []
+    outputs: list[str] = []
     behind: list[memoryview] = []
     for output in done.outputs:
         spec = output.spec
@@ -178,11 +190,13 @@ def write_response(done: Done) -> tuple[bytes, int | None]:
         if output.data is not None and output.wanted.binary:
             told["parameters"] = {"binary_data_size": spec.nbytes}
             behind.append(output.data)
-        elif output.data is not None:
-            told["data"] = values_of(spec.dtype, prod(spec.shape), output.data)
-        outputs.append(told)
-    facts = {"model_name": done.model, "model_version": done.version, "outputs": outputs}
-    if done.id:
-        facts["id"] = done.id
-    head = json.dumps(facts).encode()
+        if output.place is None and output.data is not None and not output.wanted.binary:
+            # Some at a time: the encoder holds the interpreter, which other requests want too.
+            parts = values_of(spec.dtype, prod(spec.shape), output.data)
+            data = ", ".join(json.dumps(part)[1:-1] for part in parts)
+            outputs.append(f'{json.dumps(told)[:-1]}, "data": [{data}]}}')
+        else:
+            outputs.append(json.dumps(told))
+    facts = {"model_name": done.model, "model_version": done.version, **({"id": done.id} if done.id else {})}
+    head = f'{json.dumps(facts)[:-1]}, "outputs": [{", ".join(outputs)}]}}'.encode()
     return b"".join((head, *behind)), len(head) if behind else None

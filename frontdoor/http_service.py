@@ -7,21 +7,25 @@ port. Read `frontdoor/http_facts.py` and `frontdoor/serving.py` next.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from fabric.errors import InvalidArgument
+from fabric.errors import Fate, InvalidArgument, OverspillError
+from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.door import Caller
 from frontdoor.facts import told
-from frontdoor.failures import Refusal, Status, sentence, status_of
-from frontdoor.http_infer import HEADER_LENGTH, read_bare, read_request, write_response
+from frontdoor.failures import sentence, status_of
+from frontdoor.http_body import BODY, Bodies, BodyTooLarge
+from frontdoor.http_infer import HEADER_LENGTH, read_bare, read_request, text_bytes, text_length, write_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from frontdoor.door import Door
     from frontdoor.http_facts import HttpFacts
+    from frontdoor.values import Done
 
     Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -31,14 +35,14 @@ FATE = "Overspill-Fate"
 class HttpService:
     """All addresses over one door."""
 
-    def __init__(self, door: Door, facts: HttpFacts, message_bytes_max: int) -> None:
+    def __init__(self, door: Door, facts: HttpFacts, bodies: Bodies) -> None:
         self._door = door
         self._facts = facts
-        self._message_bytes_max = message_bytes_max
+        self._bodies = bodies
 
     def application(self) -> web.Application:
         """The addresses, for an aiohttp server."""
-        app = web.Application(client_max_size=self._message_bytes_max, middlewares=[self._answer])
+        app = web.Application(middlewares=[self._answer])
         for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             app.router.add_post(f"{model}/infer", self._infer)
         self._facts.add_to(app.router)
@@ -48,11 +52,11 @@ class HttpService:
     async def _answer(self, request: web.Request, handler: Answer) -> web.StreamResponse:
         """Turns errors into answers."""
         try:
-            return await handler(request)
-        except web.HTTPRequestEntityTooLarge:
-            limit = self._message_bytes_max
-            error: Exception = Refusal(Status.RESOURCE_EXHAUSTED, f"the body is larger than {limit} bytes; split it")
-            return self._error(request, error, 413)
+            if request.match_info.http_exception is not None:
+                return await handler(request)
+            async with self._bodies.of(request) as body:
+                request[BODY] = body
+                return await handler(request)
         except web.HTTPException as error:  # an address or a method that is none
             return web.json_response({"error": f"{error.reason}: {request.method} {request.path}"}, status=error.status)
         except asyncio.CancelledError:
@@ -61,36 +65,49 @@ class HttpService:
         except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
             return self._error(request, error)
 
-    def _error(self, request: web.Request, error: Exception, number: int = 0) -> web.Response:
+    def _error(self, request: web.Request, error: Exception) -> web.Response:
         known = told(error)
         status = status_of(known)
         if request.path.endswith("/infer"):
             self._door.counters.requests["http", status.name] += 1
         headers = {FATE: str(known.fate)}
-        return web.json_response({"error": sentence(known)}, status=number or status.http, headers=headers)
+        return web.json_response(
+            {"error": sentence(known)}, status=413 if isinstance(known, BodyTooLarge) else status.http, headers=headers
+        )
 
     async def _infer(self, request: web.Request) -> web.Response:
         model, version = request.match_info["model"], request.match_info.get("version", "")
-        body = await request.read()
+        body: bytes = request[BODY]
         header = request.headers.get(HEADER_LENGTH)
         if header == "0":
             asked = read_bare(self._door.model(model, version), version, body)
         else:
-            asked = read_request(model, version, body, header)
+            work = partial(read_request, model, version, body, header)
+            asked = work() if text_length(body, header) <= TEXT_INLINE_BYTES else await aside(work)
         done = await self._door.infer(asked, caller_of(request), None)
         try:
-            answer, length = write_response(done)
+            answer, behind = await self._written(done)
         finally:
             done.release()
         self._door.counters.requests["http", "OK"] += 1
-        if length is None:
+        if behind is None:
             response = web.Response(body=answer, content_type="application/json")
         else:
             response = web.Response(body=answer, content_type="application/octet-stream")
-            response.headers[HEADER_LENGTH] = str(length)
+            response.headers[HEADER_LENGTH] = str(behind)
         if {"gzip", "deflate"} & set(request.headers.get("Accept-Encoding", "").replace(" ", "").split(",")):
             response.enable_compression()
         return response
+
+    @staticmethod
+    async def _written(done: Done) -> tuple[bytes, int | None]:
+        try:
+            if text_bytes(done) <= TEXT_INLINE_BYTES:
+                return write_response(done)
+            return await aside(partial(write_response, done))
+        except OverspillError as error:
+            error.fate = Fate.RAN  # whatever is wrong with its answer
+            raise
 
 
 def caller_of(request: web.Request) -> Caller:

@@ -11,8 +11,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from fabric.rpc_fallback.lane_server import listen
 from fabric.rpc_fallback.tls import server_context, server_credentials
 from frontdoor.door import Door, DoorLimits
@@ -21,7 +19,9 @@ from frontdoor.grpc_facts import GrpcFacts
 from frontdoor.grpc_health import Health
 from frontdoor.grpc_server import ENVELOPE_BYTES, GrpcServer
 from frontdoor.grpc_service import GrpcService
+from frontdoor.http_body import Bodies
 from frontdoor.http_facts import HttpFacts
+from frontdoor.http_server import HttpServer
 from frontdoor.http_service import HttpService, caller_of
 from frontdoor.leases import Leases
 from frontdoor.regions import Regions
@@ -29,9 +29,6 @@ from frontdoor.regions import Regions
 if TYPE_CHECKING:
     from frontdoor.config import FrontConfig
     from frontdoor.engine import Engine
-
-KEEPALIVE_S = 300.0
-"""Idle HTTP connections stay open so long: a client's pool is then rarely surprised by a closed one."""
 
 
 class FrontDoor:  # mutable: open, then closed
@@ -47,7 +44,7 @@ class FrontDoor:  # mutable: open, then closed
         self._facts = Facts(self.door, Permits(config.control), name)
         self._health = Health(self._facts)
         self._grpc: GrpcServer | None = None
-        self._http: web.AppRunner | None = None
+        self._http: HttpServer | None = None
         self._sweep: asyncio.Task[None] | None = None
         self.port = self.http_port = 0
         engine.on_change(self._health.changed)
@@ -71,17 +68,13 @@ class FrontDoor:  # mutable: open, then closed
 
     async def _start_http(self) -> None:
         config = self._config
-        limit = config.message_bytes_max + ENVELOPE_BYTES
-        http = HttpService(self.door, HttpFacts(self._facts, self.door, caller_of), limit)
-        self._http = web.AppRunner(
-            http.application(), handler_cancellation=True, access_log=None, keepalive_timeout=KEEPALIVE_S
-        )
-        await self._http.setup()
+        bodies = Bodies(config.message_bytes_max + ENVELOPE_BYTES, config.timeout_s)
+        http = HttpService(self.door, HttpFacts(self._facts, self.door, caller_of), bodies)
+        self._http = HttpServer(http.application())
         wanted = config.http_port or (config.port + 1 if config.port else 0)
         sock = listen(config.host, wanted)
         self.http_port = int(sock.getsockname()[1])
-        context = server_context(config.tls) if config.tls is not None else None
-        await web.SockSite(self._http, sock, ssl_context=context).start()
+        await self._http.start(sock, server_context(config.tls) if config.tls is not None else None)
 
     def drain(self) -> None:
         """Not ready from now on, whatever the engine says; calls are still answered."""
@@ -97,7 +90,7 @@ class FrontDoor:  # mutable: open, then closed
         if self._http is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s + 5.0):
-                    await self._http.cleanup()
+                    await self._http.stop()
         if self._sweep is not None:
             self._sweep.cancel()
             with suppress(asyncio.CancelledError):

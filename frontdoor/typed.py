@@ -19,7 +19,7 @@ from fabric.layout import NDIM_MAX
 from frontdoor.failures import Refusal, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 FIELDS: Final[dict[DType, str]] = {
     DType.BOOL: "bool_contents",
@@ -38,6 +38,7 @@ FIELDS: Final[dict[DType, str]] = {
 """The field of InferTensorContents that holds each datatype."""
 TEXT_BYTES_MAX: Final = 16 << 20
 """JSON and typed values are read one by one, which takes a second for so much; raw bytes are not read at all."""
+_PART: Final = 65_536
 _DIM_MAX: Final = 2**63 - 1
 _KINDS: Final[dict[str, frozenset[type]]] = {
     "b": frozenset({bool, int}),
@@ -91,18 +92,24 @@ def raw_of(name: str, dtype: DType, shape: Sequence[int], values: Sequence[Any])
     if not {type(value) for value in values} <= _KINDS[dtype.numpy.kind]:
         raise InvalidArgument(f"a value of input {name[:80]!r} is no {dtype.name}; correct it")
     try:
-        return memoryview(np.array(values, dtype=dtype.numpy).tobytes())
+        # Some at a time: numpy holds the interpreter meanwhile, which other requests want too.
+        parts = [np.array(values[at : at + _PART], dtype=dtype.numpy).tobytes() for at in range(0, len(values), _PART)]
+        return memoryview(b"".join(parts))
     except (OverflowError, ValueError, TypeError):
         raise InvalidArgument(f"a value of input {name[:80]!r} is no {dtype.name}; correct it") from None
 
 
-def values_of(dtype: DType, count: int, raw: memoryview) -> list[Any]:
-    """The values of a tensor's raw bytes, for JSON: numbers, booleans, or texts (BYTES that are UTF-8).
+def values_of(dtype: DType, count: int, raw: memoryview) -> Iterator[list[Any]]:
+    """The values of a tensor's raw bytes, for JSON, in lists of some: numbers, booleans, or texts (BYTES that are
+    UTF-8).
 
     Raises InvalidArgument for what JSON cannot hold."""
     if dtype is DType.BYTES:
         try:
-            return [each.decode() for each in bytes_decode(bytes(raw), count)]
+            elements = bytes_decode(bytes(raw), count)
+            for at in range(0, count, _PART):
+                yield [each.decode() for each in elements[at : at + _PART]]
+            return
         except UnicodeDecodeError:
             raise InvalidArgument("an output holds bytes that are no text; ask for it with binary_data") from None
     if dtype not in FIELDS:
@@ -110,5 +117,5 @@ def values_of(dtype: DType, count: int, raw: memoryview) -> list[Any]:
     array = np.frombuffer(raw, dtype.numpy)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InvalidArgument("an output holds infinity or NaN, which JSON cannot hold; ask for it with binary_data")
-    values: list[Any] = array.tolist()
-    return values
+    for at in range(0, array.size, _PART):
+        yield array[at : at + _PART].tolist()

@@ -24,6 +24,7 @@ Parameters = tuple[tuple[str, Parameter], ...]
 
 RESERVED = "triton_"
 EMPTY_FINAL = "triton_enable_empty_final_response"
+_TIMEOUT_US_MAX = 2**63 - 1
 _PRIORITY_LOWEST = 255
 """Levels on a node end here; the protocol's priorities have 64 bits."""
 
@@ -123,7 +124,7 @@ def options_of(parameters: Parameters) -> Options:
         if name == "priority":
             priority = min(_whole(name, value), _PRIORITY_LOWEST)
         elif name == "timeout":
-            timeout_us = _whole(name, value)
+            timeout_us = min(_whole(name, value), _TIMEOUT_US_MAX)
         elif name == "sequence_id":
             if isinstance(value, float | bool):
                 raise InvalidArgument(f"parameter {name!r} is {value!r}; give a whole number or a text")

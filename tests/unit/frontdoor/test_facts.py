@@ -150,6 +150,7 @@ def test_regions_of_who_is_gone_last_as_long_as_their_lease(tmp_path: Path) -> N
 @pytest.mark.parametrize("module", ["aiohttp", "google", "google.protobuf"])
 def test_a_missing_library_is_told_with_its_mend(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     libraries.check()
+    monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)  # other tests have imported it, maybe
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependency, match=r"overspill\[frontdoor\]"):
         libraries.check()

@@ -1,0 +1,234 @@
+"""Clients that mean harm, and a node that hangs: each has its code, nobody else waits, and health tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from aiohttp import web
+from tritonclient.utils import InferenceServerException
+
+from frontdoor.http_server import HttpServer
+from tests.integration.frontdoors import ECHO, REGION, Front, config, given, grpc_client, region, running_front
+from tests.integration.nodes import wait_until, write_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOOD = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}).encode()
+POST = b"POST /v2/models/echo_FP32/infer HTTP/1.1\r\nHost: a\r\n"
+
+
+def connect(front: Front) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", front.ports[1]), 20)
+
+
+def exchange(front: Front, head: bytes, body: bytes = b"") -> tuple[int, dict[str, Any]]:
+    """The answer to one request, sent as it is on a connection of its own."""
+    with connect(front) as sock:
+        sock.sendall(POST + head + b"\r\n" + body)
+        got = b""
+        while b"\r\n\r\n" not in got or not got.rstrip().endswith(b"}"):
+            piece = sock.recv(65536)
+            if not piece:
+                break
+            got += piece
+    number = int(got.split(b" ", 2)[1])
+    return number, json.loads(got.partition(b"\r\n\r\n")[2])
+
+
+def length(nbytes: int) -> bytes:
+    return b"Content-Length: %d\r\n" % nbytes
+
+
+def bomb(nbytes: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(nbytes >> 20)) + packer.flush()
+
+
+def test_a_body_that_is_announced_too_large_is_refused_unread(front: Front) -> None:
+    number, answer = exchange(front, length(1 << 30))
+    assert (number, "split it" in answer["error"]) == (413, True)
+
+
+def test_a_bomb_is_refused_when_it_has_grown_over_the_limit(front: Front) -> None:
+    raw = bomb(256 << 20)
+    number, answer = exchange(front, length(len(raw)) + b"Content-Encoding: gzip\r\n", raw)
+    assert (number, "split it" in answer["error"]) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", b"garbage"),
+        ("deflate", b"garbage"),
+        ("br", b"garbage"),
+        ("gzip", zlib.compress(GOOD)),
+        ("gzip, br", GOOD),
+    ],
+)
+def test_a_body_that_is_not_packed_as_told_is_the_clients_mistake(front: Front, encoding: str, body: bytes) -> None:
+    number, answer = exchange(front, length(len(body)) + b"Content-Encoding: %s\r\n" % encoding.encode(), body)
+    assert number == 400, answer
+
+
+@pytest.mark.parametrize("packed", [zlib.compress(GOOD), zlib.compress(GOOD, wbits=-15)])
+def test_both_kinds_of_deflate_are_read(front: Front, packed: bytes) -> None:
+    assert exchange(front, length(len(packed)) + b"Content-Encoding: deflate\r\n", packed)[0] == 200
+    two = zlib.compress(GOOD[:9], wbits=31) + zlib.compress(GOOD[9:], wbits=31)
+    assert exchange(front, length(len(two)) + b"Content-Encoding: gzip\r\n", two)[0] == 200, "gzip of two members"
+
+
+@pytest.mark.long
+def test_a_body_that_crawls_is_given_up(front: Front) -> None:
+    with connect(front) as sock:
+        sock.sendall(POST + length(1000) + b"\r\n")
+        began = time.monotonic()
+        sock.settimeout(1.0)
+        got = b""
+        while not got:
+            sock.sendall(b"{")
+            try:
+                got = sock.recv(65536)
+            except TimeoutError:
+                assert time.monotonic() - began < 40.0
+        assert got.startswith(b"HTTP/1.1 504"), got
+
+
+@pytest.mark.long
+def test_half_sent_bodies_hold_a_bounded_memory(tmp_path: Path) -> None:
+    """Sixty clients announce 60 MiB each, send most of it and wait: most are not read, and small requests go on."""
+    models = tmp_path / "models"
+    write_model(models, "echo_FP32", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    with running_front(tmp_path, models) as front:
+        held = []
+        try:
+            for _ in range(60):
+                sock = connect(front)
+                held.append(sock)
+                sock.sendall(POST + length(60 << 20) + b"\r\n")
+                sock.settimeout(0.5)
+                try:
+                    for _ in range(50):
+                        sock.sendall(bytes(1 << 20))
+                except TimeoutError:
+                    pass
+            resident = int(Path(f"/proc/{front.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+            assert resident < 2 << 30  # 1 GiB of bodies; without the bound 3 GiB
+            assert exchange(front, length(len(GOOD)), GOOD)[0] == 200
+        finally:
+            for sock in held:
+                sock.close()
+
+
+def test_a_long_name_does_not_hide_the_code(front: Front) -> None:
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = service_pb2.ModelInferRequest(model_name="echo_FP32")
+    request.inputs.add(name="x" * 100_000, datatype="FP32", shape=[1])
+    request.parameters["priority"].string_param = "你" * 100_000
+    with grpc.insecure_channel(front.grpc) as channel, pytest.raises(grpc.RpcError) as raised:
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=20)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT, raised.value.details()
+
+
+def test_an_answer_that_cannot_be_handed_over_says_that_the_model_ran(front: Front) -> None:
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = service_pb2.ModelInferRequest(model_name="echo_FP32", raw_input_contents=[bytes(16)])
+    request.inputs.add(name="x", datatype="FP32", shape=[4])
+    output = request.outputs.add(name="y")
+    output.parameters["shared_memory_region"].string_param = "small"
+    output.parameters["shared_memory_byte_size"].int64_param = 8
+    with (
+        grpc_client(front.grpc) as client,
+        region(client, "small", 8),
+        grpc.insecure_channel(front.grpc) as channel,
+        pytest.raises(grpc.RpcError) as raised,
+    ):
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=20)
+    assert dict(raised.value.trailing_metadata())["overspill-fate"] == "ran", raised.value.details()
+
+
+def crowded(most: int) -> list[bytes]:
+    """What clients read who come when `most` connections stand already."""
+
+    async def hello(_request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    async def main() -> list[bytes]:
+        app = web.Application()
+        app.router.add_get("/", hello)
+        server = HttpServer(app, most)
+        sock = socket.create_server(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        await server.start(sock, None)
+        found = []
+        opened = []
+        for _ in range(most + 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened.append(writer)
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            found.append(await asyncio.wait_for(reader.read(12), 20))
+        for writer in opened:
+            writer.close()
+        await server.stop()
+        return found
+
+    return asyncio.run(main())
+
+
+def test_connections_are_bounded_and_whoever_is_too_many_is_told() -> None:
+    assert crowded(3) == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 503"] * 2
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """A node of its own, to be stopped and starved."""
+    folder = tmp_path_factory.mktemp("fragile")
+    write_model(folder / "models", "one", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    with running_front(folder, folder / "models") as front:
+        yield front
+
+
+def test_a_node_that_hangs_is_not_ready_and_is_ready_when_it_goes_on(fragile: Front) -> None:
+    with grpc_client(fragile.grpc) as client:
+        wait_until(client.is_server_ready)
+        os.kill(fragile.node.process.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            wait_until(lambda: not client.is_server_ready() and not client.is_model_ready("one"))
+            took_s = time.monotonic() - began
+            with pytest.raises(InferenceServerException) as raised:
+                client.infer("one", [given("x", np.ones(2, np.float32))], client_timeout=0.2)
+            assert "DEADLINE_EXCEEDED" in str(raised.value.status())
+        finally:
+            os.kill(fragile.node.process.pid, signal.SIGCONT)
+        wait_until(lambda: client.is_server_ready() and client.is_model_ready("one"))
+        assert took_s < 5.0  # about 0.9 s where nothing else runs
+
+
+@pytest.mark.long
+def test_without_descriptors_living_clients_keep_their_regions(fragile: Front) -> None:
+    with grpc_client(fragile.grpc) as client, region(client, "starved", REGION):
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.prlimit(
+            fragile.pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{fragile.pid}/fd").iterdir())), hard)
+        )
+        try:
+            time.sleep(6.0)  # twice the lease
+        finally:
+            resource.prlimit(fragile.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert list(client.get_system_shared_memory_status().regions) == ["starved"]
+        wait_until(client.is_server_ready)
