@@ -160,3 +160,33 @@ def test_a_node_killed_under_load_loses_no_request(tmp_path: Path) -> None:
         gateway.nodes[1].process.kill()
         wait_until(lambda: not client.is_server_ready())
         assert code(lambda: client.infer("rough", [words])) == "UNAVAILABLE"
+
+
+def test_a_gateway_told_to_stop_finishes_what_runs(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, 1) as gateway, grpc_client(gateway.address) as client:
+        answers: queue.Queue[Any] = queue.Queue()
+        words = given(np.array([SLEEP, 1500]), "INT64")
+        client.async_infer("rough", [words], lambda result, error: answers.put((result, error)))
+        wait_until(lambda: gateway.nodes[0].ran() == [1500])
+        gateway.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not client.is_server_ready())
+        result, error = answers.get(timeout=30)
+        assert error is None, error
+        assert result.as_numpy("y").tolist() == [SLEEP, 1500]
+        assert gateway.process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "told"),
+    [
+        (["--registry", "nowhere", "--listen", "0"], 2, "registry"),
+        (["--registry", "dir:/tmp", "--listen", "somewhere"], 2, "--listen"),
+        (["--registry", "dir:/tmp", "--listen", "0", "--shm", "map"], 2, "copy, trust, off"),
+        (["--registry", "consul:http://127.0.0.1:9", "--listen", "0"], 3, "Consul"),
+    ],
+)
+def test_what_a_gateway_cannot_begin_with_is_told(words: list[str], number: int, told: str) -> None:
+    command = [sys.executable, "-m", "overspill", "gateway", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (number, 1), done.stderr
+    assert told in done.stderr
