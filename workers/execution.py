@@ -26,8 +26,7 @@ from fabric.errors import (
 )
 from fabric.layout import Layout, parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
-from workers.backends.onnxruntime import OnnxModel
-from workers.backends.python import PythonModel
+from workers.backends.choose import open_backend
 from workers.faults import is_refusal, place, told
 from workers.held import HeldResidents
 from workers.warming import run_samples
@@ -101,9 +100,9 @@ class Run:  # mutable: made for each request, see fabric/frame_values.py
 class LoadedModel:  # mutable: plans are added as requests come
     """A model that an executor has loaded. Raises ModelBroken or MissingDependency when it cannot be."""
 
-    def __init__(self, config: ModelConfig, threads: int) -> None:
+    def __init__(self, config: ModelConfig, threads: int, *, on_gpu: bool = False) -> None:
         self.config = config
-        self.backend: Backend = OnnxModel(config, threads) if config.backend == "onnxruntime" else PythonModel(config)
+        self.backend: Backend = open_backend(config, threads, on_gpu=on_gpu)
         self._inputs = {decl.name: decl for decl in config.inputs}
         self._outputs = Declared(config.name, config.outputs)
         self._private = config.parameter("inputs_private", "auto")

@@ -75,7 +75,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._keep = ReplyKeep()
         self._held = HeldResidents()
         self._tracebacks = Tracebacks(sys.stderr)
-        self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks)
+        on_gpu = settings.device.startswith("cuda:")
+        self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks, on_gpu=on_gpu)
         self._lapse_at_ns = 0
         self._station = Station(settings)
         self._batch: list[Member] = []

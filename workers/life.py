@@ -54,6 +54,8 @@ class Life:  # mutable: alive, then reaped
         self.spawned_s = now
         self.ended = False
         """It is reaped."""
+        self.faulted = False
+        """It has said that its device's context is broken: it begins nothing any more."""
         self._reactor = reactor
         self._watch = Watch(now)
         self._tenants: set[int] = set()
@@ -130,20 +132,20 @@ class Life:  # mutable: alive, then reaped
         busy = task_no != 0 or not ready
         return self._watch.look(Vitals(page.heartbeat, self.child.is_stopped(), busy), now)
 
-    def settled(self) -> tuple[list[tuple[Job, bool]], list[Job]]:
-        """What became of its tasks, to be asked once it is reaped: those that it had begun, each with whether the
-        tenant has its answer, and those that never ran. Resends that were answered are in neither."""
+    def lost(self) -> list[tuple[Job, bool]]:
+        """The tasks that it had begun, each with whether the tenant has its answer; to be asked once it is reaped. A
+        kept reply that was sent again needs no more."""
         begun_no, answered_no = self.child.page.begun_no, self.child.page.answered_no
-        lost: list[tuple[Job, bool]] = []
-        unbegun: list[Job] = []
-        for task_no, job in self.in_hand.items():
-            if job.resend and task_no == answered_no:
-                continue
-            if task_no <= begun_no or job.resend:
-                lost.append((job, task_no == answered_no))
-            else:
-                unbegun.append(job)
-        return lost, unbegun
+        return [
+            (job, task_no == answered_no)
+            for task_no, job in self.in_hand.items()
+            if (job.resend and task_no != answered_no) or (not job.resend and task_no <= begun_no)
+        ]
+
+    def unbegun(self) -> list[tuple[int, Job]]:
+        """The tasks that it has not begun, by number."""
+        begun_no = self.child.page.begun_no
+        return [(no, job) for no, job in self.in_hand.items() if no > begun_no and not job.resend]
 
     def _message(self, message: bytes) -> bool:
         return self._on_message(self, message)

@@ -24,8 +24,10 @@ DTYPES = (
 )  # fmt: skip
 """The datatypes of the Open Inference Protocol; `fabric/dtypes.py` has the same, with numpy."""
 
-BACKENDS = ("python", "onnxruntime")
-_PLATFORMS = {"onnxruntime_onnx": "onnxruntime"}
+BACKENDS = ("python", "onnxruntime", "torch", "tensorrt")
+_PLATFORMS = {
+    "onnxruntime_onnx": "onnxruntime", "pytorch_libtorch": "torch", "tensorrt_plan": "tensorrt",
+}  # fmt: skip
 _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
     "dynamic_batching", "model_warmup",
@@ -33,6 +35,7 @@ _USED = frozenset({
 PARAMETERS = (
     "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
     "requires", "profiles", "memory_bytes",
+    "device", "gpu_memory_bytes_max", "min_shapes", "opt_shapes", "max_shapes",
 )  # fmt: skip
 """The parameters with a meaning of ours, as `docs/models.md` lists them."""
 KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")

@@ -38,8 +38,12 @@ class Parted:  # mutable: lives come and go
         self.lives.append(life)
         if life.ended:
             self.ended(life)
-        else:
-            life.child.kill()
+            return
+        life.child.kill()
+        if life.faulted:  # its own word: what it has not begun it will not begin, and need not wait for its end
+            for task_no, job in life.unbegun():
+                del life.in_hand[task_no]
+                self._settlement.came_back(job)
 
     def ended(self, life: Life) -> None:
         """It is reaped."""
@@ -55,11 +59,11 @@ class Parted:  # mutable: lives come and go
 
 def _settle(life: Life, settlement: Settlement) -> None:
     """The process is gone, so nobody writes for its tasks any more: one is lost, the others never ran."""
-    lost, unbegun = life.settled()
+    lost, unbegun = life.lost(), life.unbegun()
     life.child.close()
     for job, answered in lost:
         settlement.lost(job, life.why, answered=answered)
-    for job in unbegun:
+    for _, job in unbegun:
         settlement.came_back(job)
 
 

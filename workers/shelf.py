@@ -37,9 +37,12 @@ to every request."""
 class Shelf:  # mutable: models come and go
     """The models of one executor. `tell` sends a word to the node, from any thread."""
 
-    def __init__(self, threads: int, tell: Callable[[Control], None], tracebacks: Tracebacks) -> None:
+    def __init__(
+        self, threads: int, tell: Callable[[Control], None], tracebacks: Tracebacks, *, on_gpu: bool = False
+    ) -> None:
         self.models: dict[str, LoadedModel] = {}
         self._threads = threads
+        self._on_gpu = on_gpu
         self._tell = tell
         self._tracebacks = tracebacks
         self._serials: dict[str, int] = {}
@@ -94,7 +97,7 @@ class Shelf:  # mutable: models come and go
 
     def _load(self, source: ModelSource) -> tuple[LoadedModel | None, Loaded]:
         try:
-            model = LoadedModel(source.read(), self._threads)
+            model = LoadedModel(source.read(), self._threads, on_gpu=self._on_gpu)
             return model, Loaded(source.name, model.warm_up())
         except OverspillError as error:
             if error.__cause__ is not None:

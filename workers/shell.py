@@ -199,6 +199,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         return False
 
     def _faulted(self, life: Life, code: int) -> None:
+        life.faulted = True
         why = f"met CUDA error {code} ({self.seat.fault_name(code)}), which ends its context"
         if life is self._life and self.machine.state is not ExecutorState.FENCING:
             self._stuck(why)

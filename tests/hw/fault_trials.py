@@ -183,8 +183,8 @@ def _copy_models(folder: Path, *, fake: bool) -> None:
             shutil.copy(MODELS / "double" / "1" / "model.py", folder / name / "1")
 
 
-def run(device: str, standby: str, fault: str, trials: int) -> dict[str, Any]:
-    """All trials of one kind."""
+def run(device: str, standby: str, fault: str, trials: int, log: str = "") -> dict[str, Any]:
+    """All trials of one kind. The nodes' logs are added to the file `log`, if there is one."""
     seen: list[dict[str, float]] = []
     totals: dict[str, Any] = {"answers": 0, "retried": 0, "wrong": 0, "lost": []}
     standby_bytes = 0
@@ -197,6 +197,9 @@ def run(device: str, standby: str, fault: str, trials: int) -> dict[str, Any]:
                 sys.stderr.write(bench.node.log)
                 raise
             finally:
+                if log:
+                    with Path(log).open("a") as file:
+                        file.write(bench.node.log)
                 standby_bytes = max(standby_bytes, bench.standby_bytes)
                 for name, value in bench.close().items():
                     totals[name] += value
@@ -214,8 +217,9 @@ def main() -> None:
     parser.add_argument("--standby", default="off", choices=("off", "context", "full"))
     parser.add_argument("--fault", default="illegal_address")
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--log", default="", metavar="FILE", help="add the nodes' logs to it")
     given = parser.parse_args()
-    sys.stdout.write(json.dumps(run(given.device, given.standby, given.fault, given.trials)) + "\n")
+    sys.stdout.write(json.dumps(run(given.device, given.standby, given.fault, given.trials, given.log)) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs a model that is a file of the Open Neural Network Exchange: `NAME/<version>/model.onnx`, on ONNX Runtime's CPU.
+"""Runs a model that is a file of the Open Neural Network Exchange: `NAME/<version>/model.onnx`, on ONNX Runtime.
 
 The file is checked against `model.onnx.sha256` where that stands beside it, and its inputs and outputs against
 `config.pbtxt`, before any request comes. The library is imported when the first such model is loaded. Read
@@ -16,12 +16,14 @@ import numpy as np
 
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument, MissingDependency, ModelBroken
+from workers.backends.choose import uses_gpu
 from workers.faults import TEXT_MAX
 
 if TYPE_CHECKING:
     from workers.backends.base import Inputs, Outputs
     from workers.modelconfig import ModelConfig, TensorDecl
 
+_CUDA = "CUDAExecutionProvider"
 _ONNX_NAMES = {
     "tensor(bool)": "BOOL", "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16", "tensor(uint32)": "UINT32",
     "tensor(uint64)": "UINT64", "tensor(int8)": "INT8", "tensor(int16)": "INT16", "tensor(int32)": "INT32",
@@ -33,7 +35,7 @@ _ONNX_NAMES = {
 class OnnxModel:
     """One session with `threads` threads. Raises MissingDependency or ModelBroken when it cannot be made."""
 
-    def __init__(self, config: ModelConfig, threads: int) -> None:
+    def __init__(self, config: ModelConfig, threads: int, *, on_gpu: bool = False) -> None:
         self._config = config
         payload = _read(config)
         # Read by the library at its import: without it, it reports to its makers.
@@ -51,7 +53,9 @@ class OnnxModel:
         # Threads that spin for work would take the node's and the callers' processors between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            self._session: Any = onnxruntime.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
+            self._session: Any = onnxruntime.InferenceSession(
+                payload, options, providers=_providers(config, onnxruntime, on_gpu=on_gpu)
+            )
         except Exception as error:  # noqa: BLE001 - the library raises types of its own for every kind of bad file
             raise ModelBroken(f"model {config.name!r}: model.onnx cannot be loaded: {_one_line(error)}") from None
         _compare(config, "input", config.inputs, self._session.get_inputs())
@@ -82,6 +86,18 @@ class OnnxModel:
                 f"model {self._config.name!r} fails on zeros of its declared sizes: {_one_line(error)}"
             ) from None
         return True
+
+
+def _providers(config: ModelConfig, library: Any, *, on_gpu: bool) -> list[Any]:
+    """The CUDA provider before the CPU's where the model is to use the executor's GPU and this build has it."""
+    lacks = "" if _CUDA in library.get_available_providers() else "this ONNX Runtime has no CUDA; use onnxruntime-gpu"
+    if not uses_gpu(config, on_gpu=on_gpu, lacks=lacks):
+        return ["CPUExecutionProvider"]
+    options: dict[str, object] = {"device_id": 0, "cudnn_conv_algo_search": "HEURISTIC"}
+    limit = config.whole_number("gpu_memory_bytes_max", 0)
+    if limit:
+        options["gpu_mem_limit"] = limit
+    return [(_CUDA, options), "CPUExecutionProvider"]
 
 
 def _as_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fabric.errors import MissingDependency
 from workers.cuda.kernels import PROBE_COUNT, PROGRAM, expected_probe
-from workers.device import CODE_NONE, CODE_OUT_OF_MEMORY, DeviceError, DeviceFault
+from workers.device import CODE_NONE, DeviceError, DeviceFault
 
 _LIBRARY = "libcuda.so.1"
 _PORTABLE = 1
@@ -22,9 +22,8 @@ _WRONG_ANSWER = 999
 _HANG_FLAG_BYTES = 8
 
 
-class CudaDevice:  # mutable: owns a context
-    """The first card that this process may see, with its primary context made current. Raises DeviceError, or
-    MissingDependency where there is no driver."""
+class Driver:
+    """The driver's library. Raises MissingDependency where there is none."""
 
     def __init__(self) -> None:
         try:
@@ -33,12 +32,37 @@ class CudaDevice:  # mutable: owns a context
             raise MissingDependency(
                 f"there is no NVIDIA driver here ({_LIBRARY} cannot be loaded); install it, or give --devices cpu:N"
             ) from None
-        self._call("starting CUDA", "cuInit", ctypes.c_uint(0))
+
+    def call(self, doing: str, function: str, *arguments: Any) -> None:
+        """Calls a function by its name. Raises DeviceError for any answer but success."""
+        code = int(getattr(self._cuda, function)(*arguments))
+        if code != CODE_NONE:
+            raise DeviceError(code, self._name(code), doing)
+
+    def use_context(self) -> ctypes.c_int:
+        """Makes the primary context of the first card that this process may see current; gives the card's handle."""
+        self.call("starting CUDA", "cuInit", ctypes.c_uint(0))
         device = ctypes.c_int()
-        self._call("choosing the card", "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
+        self.call("choosing the card", "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
         context = ctypes.c_void_p()
-        self._call("making a context", "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self._call("making a context", "cuCtxSetCurrent", context)
+        self.call("making a context", "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("making a context", "cuCtxSetCurrent", context)
+        return device
+
+    def _name(self, code: int) -> str:
+        text = ctypes.c_char_p()
+        self._cuda.cuGetErrorName(ctypes.c_int(code), ctypes.byref(text))
+        return text.value.decode() if text.value else "of no known name"
+
+
+class CudaDevice:  # mutable: owns a context
+    """The first card that this process may see, with its primary context made current. Raises DeviceError, or
+    MissingDependency where there is no driver."""
+
+    def __init__(self) -> None:
+        self._driver = Driver()
+        self._driver.use_context()
+        self._call = self._driver.call
         self._module = ctypes.c_void_p()
 
     def pin(self, address: int, nbytes: int) -> None:
@@ -113,14 +137,3 @@ class CudaDevice:  # mutable: owns a context
         one, none = ctypes.c_uint(1), ctypes.c_uint(0)
         grid = (one, one, one, ctypes.c_uint(threads), one, one)
         self._call("launching", "cuLaunchKernel", function, *grid, none, None, places, None)
-
-    def _call(self, doing: str, function: str, *arguments: Any) -> None:
-        code = int(getattr(self._cuda, function)(*arguments))
-        if code != CODE_NONE:
-            raise DeviceError(code, self._name(code), doing)
-
-    def _name(self, code: int) -> str:
-        text = ctypes.c_char_p()
-        self._cuda.cuGetErrorName(ctypes.c_int(code), ctypes.byref(text))
-        name = text.value.decode() if text.value else "of no known name"
-        return "out of memory" if code == CODE_OUT_OF_MEMORY else name
