@@ -72,6 +72,11 @@ class ExecutorShell:  # mutable: a process, then the next one
         return self._life.child.pid if self._life is not None else 0
 
     @property
+    def lives(self) -> tuple[Life, ...]:
+        """Its processes: the one at work, its standby, those that were replaced and are not reaped yet."""
+        return tuple(filter(None, (self._life, self.standby.life, *self._parted.lives)))
+
+    @property
     def holder(self) -> tuple[int, int]:
         """What a kept reply remembers: the executor and its generation."""
         return self.desk.number, self.machine.generation
@@ -135,21 +140,16 @@ class ExecutorShell:  # mutable: a process, then the next one
             ready = self.machine.state not in COMING
             why = self._life.look(now, self.desk.in_hand, ready=ready, start_timeout_s=START_TIMEOUT_S)
             if why:
-                self._stuck(why)
-
-    def check_device(self) -> None:
-        """Has every process ask its context whether it is broken: the card reported what may have broken one."""
-        for life in filter(None, (self._life, self.standby.life)):
-            life.tell(Control("check"))
+                self.stuck(why)
 
     def bar_device(self, why: str) -> None:
         """Takes the device out of use: accepted tasks are finished, and nothing new is started there."""
         if self.machine.state not in {ExecutorState.STOPPING, ExecutorState.GONE}:
             self.pauses.barred = why
             self.handle(ExecutorEvent.DEVICE_BAD)
-            self._settlement.executors_changed()
 
-    def _stuck(self, why: str) -> None:
+    def stuck(self, why: str) -> None:
+        """The process at work must not go on."""
         if self._life is not None:
             self._life.why = why  # told at once: before the node says that it is degraded
         _log.warning("%s (generation %d) %s", self.name, self.machine.generation, why)
@@ -173,7 +173,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         except ProtocolError as garbled:  # the node must outlive whatever its executors do
             life.why = life.why or str(garbled)
             if life is self._life:
-                self._stuck(life.why)
+                self.stuck(life.why)
             life.child.kill()
             return False
 
@@ -202,7 +202,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         life.faulted = True
         why = f"met CUDA error {code} ({self.seat.fault_name(code)}), which ends its context"
         if life is self._life and self.machine.state is not ExecutorState.FENCING:
-            self._stuck(why)
+            self.stuck(why)
         else:
             life.why = life.why or why
 
@@ -222,8 +222,6 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._shelves.executor_ended(self.desk.number, life.why, life.loading)
         if not told:  # last, because who waits for an answer should not wait for a log
             _log.warning("%s (generation %d) %s", self.name, life.generation, life.why)
-
-    # What the table's commands mean.
 
     def _new_life(self, generation: int) -> Life | None:
         settings = replace(self._settings, generation=generation, device=self.seat.word)

@@ -67,6 +67,11 @@ class Standby:  # mutable: a process, then the next one
         return self.life is not None and (self.life.warm or self.life.bare)
 
     @property
+    def loading(self) -> bool:
+        """Whether it is coming up, and may be at fault for what its card reports."""
+        return self.life is not None and not self.ready
+
+    @property
     def held_bytes(self) -> int:
         """What it holds of the card, as last seen."""
         seat = self._seat

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,8 @@ from workers.device import OverseerError
 from workers.modelconfig import read_config
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.hw.conftest import Report
     from workers.modelconfig import ModelConfig
 
@@ -88,7 +89,7 @@ def test_torch_files(tmp_path: Path, form: str, on_gpu: bool) -> None:
 def test_a_torch_file_that_is_none(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "model.pt").write_bytes(b"PK no archive")
-    with pytest.raises(ModelBroken, match="model.pt cannot be loaded"):
+    with pytest.raises(ModelBroken, match=r"model\.pt cannot be loaded"):
         TorchModel(config(tmp_path, "torch"), 1, on_gpu=True)
 
 
@@ -96,7 +97,7 @@ PLANS = {
     "foreign": b"this is no engine at all " * 40,
     "zeros": bytes(4096),
     "magic only": b"ftrt" + bytes(4096),
-    "older": b"ptrt" + (8).to_bytes(4, "little") * 400,
+    "other version": b"ptrt" + (8).to_bytes(4, "little") * 400,
 }
 
 
@@ -107,7 +108,7 @@ def test_a_plan_that_is_none_is_refused_with_a_reason(tmp_path: Path, kind: str,
     except MissingDependency as reason:
         pytest.skip(str(reason))
     (tmp_path / "model.plan").write_bytes(PLANS[kind])
-    with pytest.raises(ModelBroken, match="does not take model.plan") as caught:
+    with pytest.raises(ModelBroken, match=r"does not take model\.plan") as caught:
         TensorRtModel(config(tmp_path, "tensorrt"), on_gpu=True)
     report.add("tensorrt", version=trt.__version__, **{f"refuses_{kind.replace(' ', '_')}": str(caught.value)})
 

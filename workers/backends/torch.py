@@ -7,6 +7,7 @@ straight between the caller's slots and the GPU. The library is imported when th
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,9 @@ class TorchModel:
     def _load(self, path: Path) -> Any:
         torch = self._torch
         if path.suffix == ".pt2":
-            return torch.export.load(str(path)).module().to(self._device)
+            # A program holds the device that it was exported on in its own steps, not only in its weights.
+            passes = importlib.import_module("torch.export.passes")
+            return passes.move_to_device_pass(torch.export.load(str(path)), self._device).module()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # it is the file's form, which its owner has chosen
             return torch.jit.load(str(path), map_location=self._device).eval()

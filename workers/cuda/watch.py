@@ -79,6 +79,10 @@ class CardWatch:  # mutable: a process, then the next one; and what it said last
         """What a process holds of a card, as last seen."""
         return sum(nbytes for holder, nbytes in self._holders.get(uuid, ()) if holder == pid)
 
+    def holder_pids(self, uuid: str) -> tuple[int, ...]:
+        """The processes that hold memory of a card, as last seen."""
+        return tuple(pid for pid, _ in self._holders.get(uuid, ()))
+
     def free_bytes(self, uuid: str) -> int:
         """Memory of a card that nobody holds, as last seen; all of it before the first look."""
         whole = next((card.memory_bytes for card in self.cards if card.uuid == uuid), 0)
