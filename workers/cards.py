@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from discovery.instance import CardFacts
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from workers.shell import ExecutorShell
 
 _log = logging.getLogger(__name__)
+LATE_S: Final = 2.0
+"""A report that comes so soon after a death is about that: 5 ms were seen on an H200."""
 FAKES: Final = "fake-cards"
 _ACTIONS: Final = {
     1: "reset the GPU", 2: "reboot the node", 3: "drain peer-to-peer traffic", 4: "drain and reset the GPU",
@@ -128,12 +131,13 @@ class NodeCards:  # mutable: owns the watcher
 
     def xid(self, uuid: str, xid: int) -> None:
         """See `CardsHeard`."""
-        kind, name = self._book.of_xid(xid), self._book.xid_name(xid)
+        kind, name, shells = self._book.of_xid(xid), self._book.xid_name(xid), self._at(uuid)
+        if not shells:
+            return  # another node's card
         _log.log(
             logging.WARNING if kind is XidClass.WARN else logging.ERROR,
             "GPU %s reported Xid %d (%s): %s", uuid or "(it did not say which)", xid, name, kind.value,
         )  # fmt: skip
-        shells = self._at(uuid)
         suspect = self._suspect(shells) if kind is XidClass.RESTART else None
         for shell in shells:
             if shell is suspect:
@@ -165,7 +169,10 @@ class NodeCards:  # mutable: owns the watcher
 
     def _suspect(self, shells: tuple[ExecutorShell, ...]) -> ExecutorShell | None:
         """Whose run a report must be of: the only executor of the card that runs something, where no process but ours
-        holds memory there. CUDA would say the same, and later: 0.3 s for a trap on an H200."""
+        holds memory there. CUDA would say the same, and later: 0.3 s for a trap on an H200. Where it was sooner (an
+        assert), the report is about a process that is lost already."""
+        if any(monotonic() - shell.machine.died_s < LATE_S for shell in shells):
+            return None
         running = [shell for shell in shells if shell.desk.open and shell.desk.in_hand]
         if len(running) != 1 or self._watch is None:
             return None

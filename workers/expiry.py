@@ -36,22 +36,22 @@ class Expiry:  # mutable: a heap of times
 
     def take(self, now: float) -> list[Job]:
         """The jobs whose time is over. Those that their model only delays stay, and go behind the others."""
-        late = []
+        late: dict[Job, None] = {}  # in order, each once: a job that came back stands in the heap twice
         while self._heap and self._heap[0][0] <= now:
             _, _, job = heappop(self._heap)
             if job.state is not JobState.QUEUED:
                 continue
             ticket = job.ticket
             if job.deadline_s <= now:
-                late.append(job)
+                late[job] = None
             elif ticket is None or ticket.alone or ticket.delayed or ticket.expires_s > now:
                 self.enter(job)  # somebody more patient asked for the same
             elif ticket.line.config.policy_of(job.level).delays:
                 ticket.line.delay(job)
                 self.enter(job)
             else:
-                late.append(job)
-        return late
+                late[job] = None
+        return list(late)
 
     def next_s(self) -> float | None:
         """When the next one comes up."""

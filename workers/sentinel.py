@@ -170,6 +170,7 @@ class ExecutorMachine:  # mutable: one executor's place in the table
         "_quarantine_faults",
         "backoff_s",
         "crashes",
+        "died_s",
         "generation",
         "quarantines",
         "ready_since_s",
@@ -190,6 +191,8 @@ class ExecutorMachine:  # mutable: one executor's place in the table
         """How many in a row; 0 while the device is not, or no longer, in quarantine."""
         self.backoff_s = 0.0
         self.ready_since_s = 0.0
+        self.died_s = float("-inf")
+        """When the last process was lost."""
         self.story: deque[str] = deque(maxlen=STORY_EDGES)
 
     def handle(self, event: ExecutorEvent, now: float) -> tuple[Command, ...]:
@@ -236,6 +239,7 @@ class ExecutorMachine:  # mutable: one executor's place in the table
         self.crashes += 1
         self.ready_since_s = 0.0
         self._deaths_s.append(now)
+        self.died_s = now
         if self._is_too_much(now, self._quarantine_faults):
             self.quarantines += 1
             self._deaths_s.clear()

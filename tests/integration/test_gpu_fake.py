@@ -148,7 +148,7 @@ def test_a_hung_kernel_is_ended_by_its_deadline(make: Callable[..., FakeNode]) -
     assert node.ask()[0] == 2
 
 
-@pytest.mark.parametrize("standby", ["full", "context"])
+@pytest.mark.parametrize("standby", ["full", pytest.param("context", marks=pytest.mark.long)])
 def test_a_standby_follows_and_another_stands_by(make: Callable[..., FakeNode], standby: str) -> None:
     node = make("illegal_address", standby=standby)
     node.ask()
@@ -200,7 +200,9 @@ def test_five_faults_in_a_minute_are_quarantine_which_is_told(make: Callable[...
     assert node.node.executors() == [] or wait_until(lambda: node.node.executors() == [], 10.0)
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 94])
+@pytest.mark.parametrize(
+    "xid", [31, 94, pytest.param(13, marks=pytest.mark.long), pytest.param(43, marks=pytest.mark.long)]
+)
 def test_an_xid_of_an_application_restarts_the_process_only(make: Callable[..., FakeNode], xid: int) -> None:
     """R23. The node is idle: nobody asks, and the broken context is found all the same."""
     node = make()
@@ -226,6 +228,29 @@ def test_an_xid_while_a_request_runs_ends_that_run_at_once(make: Callable[..., F
     assert time.monotonic() - began_s < 10.0
     assert "ran a request while its GPU reported Xid 43" in node.node.log
     assert node.ask()[0] == 2
+
+
+def test_an_xid_that_comes_after_its_fault_ends_nobody_else(make: Callable[..., FakeNode]) -> None:
+    """The card's report of what CUDA has told already must not cost the standby that has taken over."""
+    node = make("illegal_address", standby="full")
+    node.ask()
+    node.await_standby()
+    node.break_next("illegal_address")
+    assert node.ask() == (2, 2)
+    stop = threading.Event()
+
+    def ask_on() -> None:
+        while not stop.is_set():
+            node.ask()
+
+    asking = threading.Thread(target=ask_on)
+    asking.start()
+    node.file("xid").write_text("31\n")
+    time.sleep(0.3)
+    stop.set()
+    asking.join(20)
+    assert "reported Xid 31" in node.node.log
+    assert "ran a request while" not in node.node.log
 
 
 @pytest.mark.parametrize("report", [("xid", "79"), ("recovery", "1")])

@@ -157,6 +157,22 @@ def test_expiry_takes_the_late_ones_only_and_once() -> None:
     assert scene.admission.next_look_s() is None
 
 
+def test_one_that_waited_and_came_back_expires_once() -> None:
+    """Its executor died before it began: it waits again, and stands twice among the times of expiry."""
+    scene = Scene()
+    first, waited = scene.offer(1), scene.offer(2, deadline_s=1.0)
+    scene.desks[0].take_back(1, 0.1)
+    scene.admission.over(first)
+    work = scene.admission.next_work(0.1)
+    assert work == (scene.desks[0], [waited])
+    task_no = scene.give(scene.desks[0], waited)
+    scene.desks[0].open = False
+    assert scene.desks[0].take_back(task_no, 0.2) is waited
+    scene.admission.put_back(waited)
+    assert scene.admission.expire(2.0) == [waited]
+    assert scene.admission.waiting == 0
+
+
 def test_withdrawn_ones_leave_the_order_and_the_sum_alone() -> None:
     scene = Scene()
     scene.offer(1)
