@@ -2,8 +2,8 @@
 
 A batch that is cut once, by what was measured before, ends when the worker does that was measured wrongly. Many small
 parts, each priced when it is sent, need no such forecast: whoever is faster than expected is asked again sooner. The
-last part is the only one that can be waited for, so parts are small beside the whole. A part that is lost is tried
-again alone, as any request is. This module sends nothing. Read `router/mapping.py` next.
+last part is the only one that can be waited for, so parts are small beside the whole, and the last ones smaller still.
+A part that is lost is tried again alone, as any request is. This module sends nothing. Read `router/mapping.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -25,6 +25,9 @@ PARTS_PER_EXECUTOR = 8
 """Workers of speed 1:2:4 then end within three percent of each other, had they been measured well."""
 PART_MS_MIN = 2.0
 """A part takes at least about this long, where the length is known: sending one costs some tenths of a millisecond."""
+TAIL_SHARES, TAIL_DIVIDES = 2, 6
+"""Of the last rows, as many as an equal part for each executor, a part takes half of an executor's share, but no less
+than a sixth of an equal part."""
 LANES_PER_EXECUTOR = 2
 """Parts that are out for each executor: one that runs, and one that waits so that it never idles."""
 LANES_MAX = 64
@@ -45,9 +48,26 @@ def plan(rows: int, executors: int, whole_ms: float | None) -> Split:
     count = min(rows, executors * PARTS_PER_EXECUTOR)
     if whole_ms is not None:
         count = min(count, max(int(whole_ms / PART_MS_MIN), min(rows, executors)))
-    edges = [rows * number // count for number in range(count + 1)]
+    edges = _edges(rows, count, executors, whole_ms)
     parts = tuple(slice(begin, end) for begin, end in pairwise(edges))
     return Split(parts, min(count, executors * LANES_PER_EXECUTOR, LANES_MAX))
+
+
+def _edges(rows: int, count: int, executors: int, whole_ms: float | None) -> list[int]:
+    """Where parts begin and end: `count` equal ones, but towards the end each is a part of what is left, so that the
+    slowest worker's last one is short."""
+    edges = [rows * number // count for number in range(count + 1)]
+    if count <= executors:
+        return edges
+    usual = rows // count
+    least = max(1, usual // TAIL_DIVIDES)
+    if whole_ms is not None and whole_ms > 0.0:
+        least = max(least, min(usual, int(rows * PART_MS_MIN / whole_ms)))
+    kept = [edge for edge in edges if rows - edge >= usual * executors]
+    while kept[-1] < rows:
+        left = rows - kept[-1]
+        kept.append(kept[-1] + min(left, max(least, min(usual, left // (TAIL_SHARES * executors)))))
+    return kept
 
 
 def rows_of(batch: Mapping[str, object]) -> tuple[int, dict[str, np.ndarray[Any, Any]]]:

@@ -25,6 +25,7 @@ from fabric.errors import OverspillError
 from workers.runtime import sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +124,14 @@ class Nodes:
         self.models = make_models(folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, wires: str = "local,rpc", devices: str = "cpu:1", settings: str = "") -> None:
+    def start(
+        self,
+        name: str,
+        wires: str = "local,rpc",
+        devices: str = "cpu:1",
+        settings: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Starts a node, with `settings` in its node.toml; `wait_ready` follows."""
         log = (self.folder / f"{name}.log").open("wb")
         with log:
@@ -133,7 +141,12 @@ class Nodes:
                 (self.folder / f"{name}.toml").write_text(settings)
                 words += ["--config", str(self.folder / f"{name}.toml")]
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "overspill", *words], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, "-m", "overspill", *words],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     def wait_ready(self, *names: str, timeout_s: float = 30.0) -> None:

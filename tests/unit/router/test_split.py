@@ -27,7 +27,11 @@ def test_parts_hold_each_row_once_and_in_order(rows: int, executors: int, whole_
 
 def test_a_batch_that_takes_no_time_is_cut_into_few() -> None:
     assert len(plan(10_000, 3, 1.0).parts) == 3
-    assert len(plan(10_000, 3, 1000.0).parts) == 3 * PARTS_PER_EXECUTOR
+    parts = plan(10_000, 3, 1000.0).parts
+    assert 3 * PARTS_PER_EXECUTOR < len(parts) <= 5 * PARTS_PER_EXECUTOR
+    sizes = [part.stop - part.start for part in parts]
+    assert max(sizes) <= 10_000 // (3 * PARTS_PER_EXECUTOR) + 1
+    assert max(sizes[-3:]) <= max(sizes) // 4, "the last ones are short, since they are waited for"
     assert len(plan(2, 3, 1000.0).parts) == 2
 
 
@@ -39,7 +43,7 @@ def test_workers_of_speed_one_two_and_four_end_within_a_tenth_of_the_ideal(known
         town.run(6, 200)
     # 24 parts would do where all was measured; before that, the first few parts are sent blindly.
     parts = plan(1_000_000, 3, None)
-    count = len(parts.parts) if known else 4 * len(parts.parts)
+    count = 3 * PARTS_PER_EXECUTOR if known else 12 * PARTS_PER_EXECUTOR
     began_s = town.now
     served = town.run(parts.lanes, count)
     took_s = max(one.began_s + one.took_s for one in served) - began_s
