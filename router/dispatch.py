@@ -23,7 +23,7 @@ from router.hints import HintedKind
 from router.patience import refuse_late
 from router.pick import Nobody, Picked, pick
 from router.resident import Sent
-from router.tie import partner
+from router.tie import partners
 from router.tied import Tied
 
 if TYPE_CHECKING:
@@ -206,13 +206,8 @@ class Dispatcher:
                 if needs is not None:
                     begun.needs, begun.missing = needs, needs.claim(worker)
                 # With a read beside it, whom to tie it with is known when that is done.
-                elif (
-                    begun.beside is None
-                    and self._tied
-                    and attempts.idempotent
-                    and (other := partner(begun, attempts.fresh, nbytes, now))
-                ):
-                    begun.tied = Tied.at(other, begun)
+                elif begun.beside is None and self._tied and attempts.idempotent:
+                    begun.tied = Tied.at_all(partners(begun, attempts.fresh, nbytes, now), begun)
                 if self.record is not None and seen is not None:
                     told, tied = str(request_id), begun.tied
                     second = tied.picked.worker.name if tied is not None else ""
@@ -224,22 +219,11 @@ class Dispatcher:
         self.panics += 1
         return found if self._spray else Nobody(found.excluded)
 
-    @staticmethod
-    def _untie(attempt: Attempt, tied: Tied) -> None:
-        """One of the two has answered, or both failed: the other has it no more."""
-        attempt.tied = None
-        if not tied.won:
-            tied.picked.worker.ahead.ended(tied.dispatch)
-            return
-        attempt.picked.worker.ahead.ended(attempt.dispatch)
-        attempt.picked, attempt.link, attempt.dispatch = tied.picked, tied.link, tied.dispatch
-        attempt.began_s = tied.began_s
-
     def end(self, attempt: Attempt, attempts: Attempts) -> None:
         """Takes a dispatch out of the books and learns from its outcome. With an answer the request is out no more."""
         if attempt.tied is not None:
             with self._lock:
-                self._untie(attempt, attempt.tied)
+                attempt.tied.resolve(attempt)
         worker, dispatch, outcome = attempt.picked.worker, attempt.dispatch, attempt.outcome
         commands: tuple[Command, ...] = ()
         with self._lock:

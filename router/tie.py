@@ -1,4 +1,4 @@
-"""Ties: a request whose beginning is uncertain goes to two workers, and the first to begin it runs it.
+"""Ties: a request whose beginning is uncertain goes to several workers, and the first to begin it runs it.
 
 An estimate of a wait is wrong by about as much as runs differ, so the second cheapest worker is often free first; a
 tie finds out instead of guessing. It costs a message each way, and a second run where both begin before either can
@@ -26,21 +26,42 @@ if TYPE_CHECKING:
 WAIT_MIN_MS = 0.5
 WAYS_MIN = 2.0
 """A request must be expected to wait for twice the way between the two, and half a millisecond."""
+BLIND_MAX, BLIND_COST_MAX = 3, 3.0
+"""Of a request whose cost nobody hinted at, estimates say less, so that it is tied with up to three others, of up to
+three times the price (docs/routing.md compares other numbers)."""
 COST_MAX = 2.0
 """The second may cost twice as much as the first: estimates are about as wrong as that when a worker turns slow."""
 
 
-def partner(attempt: Attempt, fresh: tuple[Worker, ...] | None, nbytes: int, now: float) -> Picked | None:
-    """The second worker of an attempt; None where one is enough."""
+def partners(attempt: Attempt, fresh: tuple[Worker, ...] | None, nbytes: int, now: float) -> list[Picked]:
+    """The other workers of an attempt; none where one is enough."""
     found = attempt.picked
-    terms = found.terms
-    waits = terms[2] + terms[3]
-    for worker, other in _others(attempt, fresh, nbytes, now):
-        if worker.link is None or other[0] > COST_MAX * terms[0]:
+    waits = found.terms[2] + found.terms[3]
+    blind = not attempt.hint and fresh is not None
+    others = (
+        _all_others(attempt, fresh, nbytes, now)
+        if blind and fresh is not None
+        else _others(attempt, fresh, nbytes, now)
+    )
+    most, cost_max = (BLIND_MAX, BLIND_COST_MAX) if blind else (1, COST_MAX)
+    tied: list[Picked] = []
+    for worker, other in others:
+        if len(tied) == most or worker.link is None or other[0] > cost_max * found.terms[0]:
             continue
-        if waits >= WAIT_MIN_MS + WAYS_MIN * (terms[1] + other[1]) / 2.0:
-            return Picked(worker, other, found.candidates)
-    return None
+        if waits >= WAIT_MIN_MS + WAYS_MIN * (found.terms[1] + other[1]) / 2.0:
+            tied.append(Picked(worker, other, found.candidates))
+    return tied
+
+
+def _all_others(attempt: Attempt, fresh: tuple[Worker, ...], nbytes: int, now: float) -> list[tuple[Worker, Terms]]:
+    """All others whose load was just read, the cheapest first."""
+    kind, units = attempt.kind, attempt.units
+    priced = [
+        (worker, price(worker.line, worker.ahead, worker.speed, kind, nbytes, now, units))
+        for worker in fresh
+        if worker is not attempt.picked.worker
+    ]
+    return sorted(priced, key=lambda one: one[1][0])
 
 
 def sooner(attempt: Attempt, read: tuple[Worker, ...], nbytes: int, now: float) -> Picked | None:

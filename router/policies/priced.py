@@ -146,7 +146,7 @@ class Priced:  # mutable: a router
         first = self._numbers[attempt.picked.worker.name]
         if attempt.tied is None:
             return (first,)
-        return first, self._numbers[attempt.tied.picked.worker.name]
+        return first, *(self._numbers[tied.picked.worker.name] for tied in attempt.tied.all())
 
     def beside(self, task: Task) -> tuple[int, ...]:
         """Whom the core wants to know of while the request is out."""
@@ -177,8 +177,8 @@ class Priced:  # mutable: a router
         assert isinstance(out, _Out), "it was sent"
         attempt = out.attempt
         assert attempt is not None, "it was sent"
-        if attempt.tied is not None and self._numbers[attempt.tied.picked.worker.name] == answer.worker:
-            attempt.tied.won = True
+        for tied in attempt.tied.all() if attempt.tied is not None else ():
+            tied.won = self._numbers[tied.picked.worker.name] == answer.worker
         wire = attempt.link.wire or WireName.SIM
         us = (int(answer.queue_ms * 1000.0), max(1, int(answer.compute_ms * 1000.0)))
         load = _load(answer.report)

@@ -131,8 +131,9 @@ class Nodes:
         devices: str = "cpu:1",
         settings: str = "",
         environment: Mapping[str, str] | None = None,
+        namespace: str = "",
     ) -> None:
-        """Starts a node, with `settings` in its node.toml; `wait_ready` follows."""
+        """Starts a node, with `settings` in its node.toml, perhaps in a network namespace; `wait_ready` follows."""
         log = (self.folder / f"{name}.log").open("wb")
         with log:
             words = ["node", "--registry", self.registry, "--models", str(self.models), "--wires", wires]
@@ -141,7 +142,7 @@ class Nodes:
                 (self.folder / f"{name}.toml").write_text(settings)
                 words += ["--config", str(self.folder / f"{name}.toml")]
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "overspill", *words],
+                [*(("ip", "netns", "exec", namespace) if namespace else ()), sys.executable, "-m", "overspill", *words],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,

@@ -236,3 +236,23 @@ def test_pages_that_cannot_be_read_are_counted_and_reports_decide() -> None:
     fleet.core.read(step)
     assert fleet.core.statistics().pages_read == 2
     fleet.finish(life, answer())
+
+
+def test_a_request_of_unknown_cost_is_tied_with_several_and_the_losers_have_it_no_more() -> None:
+    fleet = reading("a", "b", "c", "d", "e", tied=True)
+    life = fleet.life()
+    step = life.send(None)
+    assert isinstance(step, Read)
+    for number, worker in enumerate(step.workers):
+        fleet.core.told(worker, Page(Load(1, 0, 30_000 + number * 1000, 1), fleet.now, 20.0), step.kind)
+    attempt = life.send(None)
+    assert isinstance(attempt, Attempt)
+    assert attempt.tied is not None
+    tied = attempt.tied.all()
+    assert len(tied) == 3
+    assert sum(worker.ahead.out for worker in fleet.core.table.workers) == 4
+    tied[1].won = True
+    winner = tied[1].picked.worker
+    reply = fleet.finish(life, answer())
+    assert reply.trace.worker == winner.name
+    fleet.assert_idle()
