@@ -27,10 +27,18 @@ if TYPE_CHECKING:
 
 RANKED_MAX = 64
 """Remembered figures that are compared for one request; of a larger fleet, so many at random."""
+RUN_MIN_MS = 0.5
+"""To read the pages of a few workers of this host takes some 20 us, a twentieth of such a run."""
 READ_SHARE_MAX = 0.05
 """A request waits for a read that takes at most this part of its own run: an error of an estimate is larger."""
 _BEST_SHARE = 3 / 5
 """Part of the reads that goes to those that looked best (docs/routing.md compares other parts)."""
+
+
+def worth_reading(offer: Offer, kind: Kind, units: float) -> bool:
+    """Whether any page is read at all: not where nobody is to be compared, nor for runs that a read would lengthen."""
+    usual_ms = kind.usual_ms()
+    return len(offer.everyone) > 1 and (usual_ms is None or usual_ms * units >= RUN_MIN_MS)
 
 
 def near(offer: Offer, avoid: tuple[str, ...], now: float) -> tuple[Worker, ...]:

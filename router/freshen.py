@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.fresh import dear, far, near, pays
+from router.fresh import dear, far, near, pays, worth_reading
 from router.steps import Read
 from router.tie import sooner
 from router.tied import Tied
@@ -31,6 +31,9 @@ def freshen(core: Core, attempts: Attempts, nbytes: int) -> Iterator[Read]:
     with core.lock:
         kind = table.hints.kind(model) if hint else table.work.kind(model, nbytes)
         offer, units = table.offer(model), kind.units(hint)
+        if not worth_reading(offer, kind, units):
+            attempts.fresh = None
+            return
         candidates = near(offer, avoid, core.clock())
     if candidates:
         yield Read(candidates, kind)

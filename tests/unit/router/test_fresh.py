@@ -256,3 +256,16 @@ def test_a_request_of_unknown_cost_is_tied_with_several_and_the_losers_have_it_n
     reply = fleet.finish(life, answer())
     assert reply.trace.worker == winner.name
     fleet.assert_idle()
+
+
+def test_nobody_is_read_where_nobody_is_to_be_compared_or_runs_are_short() -> None:
+    alone = reading("a")
+    assert isinstance(alone.life().send(None), Attempt)
+    fleet = reading("a", "b")
+    assert isinstance(fleet.life().send(None), Read)
+    kind = fleet.core.table.work.kind("plan", 32)
+    for _ in range(20):
+        kind.learn(0.1, 64, fleet.now)
+    step = fleet.life().send(None)
+    assert isinstance(step, Attempt)
+    assert step.picked.candidates == 2

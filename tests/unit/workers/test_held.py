@@ -8,9 +8,11 @@ import mmap
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fabric.errors import InvalidArgument
+from workers.backends.base import Inputs
 from workers.held import PIECE_BYTES, HeldResidents
 
 CONTENT = bytes(range(256)) * 4
@@ -76,3 +78,10 @@ def test_what_is_dropped_before_it_was_filled_leaves_no_descriptor() -> None:
     held.give(1, NAME, len(CONTENT), memory(len(CONTENT)), whole=False)
     held.forget(1)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_model_is_told_the_name_of_a_resident_so_that_it_may_keep_what_it_makes_of_it() -> None:
+    inputs = Inputs({"table": np.zeros(3), "at": np.zeros(1)}, {"table": NAME})
+    assert inputs.resident("table") == NAME
+    assert inputs.resident("at") == b""
+    assert Inputs({"at": np.zeros(1)}).resident("at") == b""
