@@ -37,7 +37,7 @@ class LoadWriter:  # mutable: owns the page's mapping
         self._path = folder / FILE
         self._map = make_page(self._path)
         self._page = LoadPage(memoryview(self._map), epoch)
-        self._keys = {name: model_key(name) for name in admission.models}
+        self._keys: dict[str, int] = {}  # of all models that were ever loaded
         self._changed: set[int] = set()
         self._armed = False
         self._closed = False
@@ -71,7 +71,7 @@ class LoadWriter:  # mutable: owns the page's mapping
     def _write(self) -> None:
         admission, reception = self._admission, self._reception
         models = tuple(
-            ModelLoad(self._keys[name], min(model.speed.estimate_us(0), _U32), min(model.waiting, _U32))
+            ModelLoad(self._key(name), min(model.speed.estimate_us(0), _U32), min(model.waiting, _U32))
             for name, model in admission.models.items()
         )
         reception.sequence += 1  # in one row with the reports of answers
@@ -81,6 +81,12 @@ class LoadWriter:  # mutable: owns the page's mapping
             client = reception.dedupe.clients.get(client_id)
             if client is not None:
                 self._page.accept(client_id, client.accepted)
+
+    def _key(self, name: str) -> int:
+        key = self._keys.get(name)
+        if key is None:  # it was loaded since
+            key = self._keys[name] = model_key(name)
+        return key
 
     def _sweep(self) -> None:
         """What changes without anybody saying so: clients that are forgotten."""

@@ -154,3 +154,11 @@ def _inode(fd: int) -> int:
     import os
 
     return os.fstat(fd).st_ino
+
+
+def test_a_model_that_is_loaded_later_stands_there_too(world: World) -> None:
+    world.admission.models["late"] = ModelQueue("late", 8, None, idempotent=True)
+    world.writer.refresh()
+    found = read_report(world.path.read_bytes()[:LINES_AT])
+    assert found is not None
+    assert [model.key for model in found.models] == [model_key("double"), model_key("late")]
