@@ -12,11 +12,13 @@ import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fabric.control import READY
 from fabric.errors import DeadlineExceeded, OverspillError, Unavailable, UnknownModel
 from frontdoor.engine import Model, Tensor
+from frontdoor.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,7 @@ class Desk:  # mutable: the last answers
         self._calls: list[Callable[[], None]] = []
         self._mute = False
         self._answers = True
+        self._turns = Turns()
         # Of its own: whatever else is asked (a load may take minutes) holds up neither pulse nor look.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="overspill-desk")
 
@@ -118,23 +121,25 @@ class Desk:  # mutable: the last answers
 
     async def refreshed(self, model: Model) -> Model:
         """The model with its configuration as it is now."""
-        text = await asyncio.to_thread(self._control.config, model.name, model.version)
-        fresh = _described(model, text)
-        self.models = tuple(fresh if each.name == model.name and each.version == model.version else each
-                            for each in self.models)  # fmt: skip
+        fresh = _described(model, await self.config(model))
+        if fresh != model:
+            same = (model.name, model.version)
+            self.models = tuple(fresh if (each.name, each.version) == same else each for each in self.models)
         return fresh
 
     async def config(self, model: Model) -> str:
         """The model's configuration as Triton's JSON."""
-        return await asyncio.to_thread(self._control.config, model.name, model.version)
+        question = partial(asyncio.to_thread, self._control.config, model.name, model.version)
+        return await self._turns.ask(("config", model.name, model.version), question)
 
     async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
         """The figures of one model, or of all."""
-        return await asyncio.to_thread(self._control.statistics, name, version)
+        question = partial(asyncio.to_thread, self._control.statistics, name, version)
+        return await self._turns.ask(("statistics", name, version), question)
 
     async def executors(self) -> tuple[ExecutorFacts, ...]:
         """The node's executors as they are now."""
-        return await asyncio.to_thread(self._control.executors)
+        return await self._turns.ask("executors", partial(asyncio.to_thread, self._control.executors))
 
     async def load(self, name: str, config: str) -> None:
         """Has a model loaded, and knows of it when it returns."""

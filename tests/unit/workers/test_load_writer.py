@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from fabric.load_page import FILE, LINES_AT, LINES_BYTES, PAGE_BYTES, line_at, model_key, read_both, read_report
-from workers.admission import Admission, ExecutorDesk, ModelQueue
+from workers.admission import Admission
 from workers.dedupe import Dedupe
+from workers.desks import ExecutorDesk, ModelQueue
 from workers.job import Job
 from workers.load_writer import SWEEP_S, WRITE_S, LoadWriter
 
