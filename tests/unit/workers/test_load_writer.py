@@ -148,7 +148,7 @@ def test_nothing_is_written_after_the_end(world: World) -> None:
     world.reactor.run(SWEEP_S)
     assert not world.path.exists()
     world.admission.withdraw(world.request(7, 2))
-    world.writer = LoadWriter(world.reactor, world.path.parent, EPOCH, world.admission, world.requests)  # type: ignore[arg-type]
+    world.writer = LoadWriter(world.reactor, world.path.parent, EPOCH, world.admission, world.requests)
 
 
 def _inode(fd: int) -> int:
