@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import asyncio
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fabric.errors import ConfigError
+
 if TYPE_CHECKING:
+    from fabric.rpc_fallback.config import TlsFiles
     from frontdoor.config import FrontConfig
+    from router import RouterConfig
 
 CONNECT_TIMEOUT_S = 5.0
 DRAIN_S = 20.0
@@ -36,6 +41,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--message-mib-max", type=int, default=64, metavar="N", help="what one message's tensors may take (default 64)"
     )
     parser.add_argument("--shm", default="copy", metavar="HOW", help="clients' shared memory: copy, trust or off")
+    for name, told in (
+        ("--tls-cert", "certificate chain (PEM) that clients see"),
+        ("--tls-key", "its private key (PEM)"),
+        ("--tls-ca", "ask clients for certificates of this authority (PEM)"),
+        ("--node-ca", "authority (PEM) that signed the nodes' certificates"),
+        ("--node-cert", "our certificate (PEM), where nodes ask for one"),
+        ("--node-key", "its private key (PEM)"),
+        ("--node-token-file", "file that holds the nodes' rpc_token"),
+    ):
+        parser.add_argument(name, metavar="FILE", type=Path, help=told)
     parser.set_defaults(run=run)
 
 
@@ -48,13 +63,42 @@ def run(args: argparse.Namespace) -> int:
     host, port = parse_address(args.listen, "--listen")
     _, http_port = parse_address(args.http, "--http")
     config = FrontConfig(
-        host, port, http_port, args.timeout_s, args.message_mib_max << 20, args.shm, grace_s=DRAIN_S
+        host, port, http_port, args.timeout_s, args.message_mib_max << 20, args.shm, grace_s=DRAIN_S,
+        tls=_tls(args.tls_ca, args.tls_cert, args.tls_key),
     )  # fmt: skip
-    asyncio.run(_serve(args.registry, config))
+    asyncio.run(_serve(args.registry, config, _router_config(args)))
     return 0
 
 
-async def _serve(registry: str, config: FrontConfig) -> None:
+def _tls(authority: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles | None:
+    from fabric.rpc_fallback.config import TlsFiles
+
+    if (certificate is None) != (key is None) or (authority is not None and certificate is None):
+        raise ConfigError(
+            "TLS needs both --tls-cert and --tls-key, and --tls-ca only beside them; give the missing file"
+        )
+    return TlsFiles(authority, certificate, key) if certificate is not None else None
+
+
+def _router_config(args: argparse.Namespace) -> RouterConfig:
+    """How nodes are reached. Raises ConfigError for files that are missing or cannot be read."""
+    from fabric.link.wires import LinkConfig
+    from fabric.rpc_fallback.config import RpcConfig, TlsFiles
+    from router import RouterConfig
+
+    if args.node_ca is None and (args.node_cert or args.node_key):
+        raise ConfigError("--node-cert and --node-key need --node-ca; name the file of the nodes' authority")
+    token = ""
+    if args.node_token_file is not None:
+        try:
+            token = args.node_token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            raise ConfigError(f"{args.node_token_file} cannot be read as text; give a file with the token") from None
+    tls = TlsFiles(args.node_ca, args.node_cert, args.node_key) if args.node_ca is not None else None
+    return RouterConfig(link=LinkConfig(rpc_config=RpcConfig(tls=tls, token=token)))
+
+
+async def _serve(registry: str, config: FrontConfig, reach: RouterConfig) -> None:
     from frontdoor.serving import FrontDoor
     from overspill.gateway import RouterEngine
     from router import AsyncRouter
@@ -62,7 +106,7 @@ async def _serve(registry: str, config: FrontConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with AsyncRouter.connect(registry, timeout_s=CONNECT_TIMEOUT_S) as router:
+    async with AsyncRouter.connect(registry, config=reach, timeout_s=CONNECT_TIMEOUT_S) as router:
         engine = RouterEngine(router, registry)
         front = FrontDoor(engine, config, "overspill-gateway")
         try:

@@ -20,6 +20,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.integration.frontdoors import ECHO, ROUGH, SLEEP, config, grpc_client
 from tests.integration.nodes import IDEMPOTENT, ROOT, RunningNode, running_node, wait_until, write_model
+from tests.integration.rpc_certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,9 @@ def given(array: np.ndarray[Any, Any], dtype: str = "FP32", name: str = "x") -> 
 
 
 @contextmanager
-def running_gateway(folder: Path, nodes: int) -> Iterator[Gateway]:
+def running_gateway(
+    folder: Path, nodes: int, node_words: tuple[str, ...] = (), words: tuple[str, ...] = ()
+) -> Iterator[Gateway]:
     """Nodes of one registry, and a gateway over them that is ready."""
     models, registry = folder / "models", f"dir:{folder / 'registry'}"
     for dtype in ("FP32", "BF16", "BYTES"):
@@ -55,9 +58,9 @@ def running_gateway(folder: Path, nodes: int) -> Iterator[Gateway]:
         for number in range(nodes):
             own = folder / f"node {number}"
             own.mkdir()
-            words = ("--registry", registry, "--node-id", f"n{number}")
-            found.append(stack.enter_context(running_node(own, models, *words)))
-        command = [sys.executable, "-m", "overspill", "gateway", "--registry", registry, "--listen", "0"]
+            own_words = ("--registry", registry, "--node-id", f"n{number}", *node_words)
+            found.append(stack.enter_context(running_node(own, models, *own_words)))
+        command = [sys.executable, "-m", "overspill", "gateway", "--registry", registry, "--listen", "0", *words]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
@@ -176,12 +179,39 @@ def test_a_gateway_told_to_stop_finishes_what_runs(tmp_path: Path) -> None:
         assert gateway.process.wait(30) == 0
 
 
+def test_certificates_and_a_token_on_both_sides(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, ours, client_files = (authority.issue(name) for name in ("node", "gateway", "client"))
+    (tmp_path / "node.toml").write_text('rpc_token = "a secret"\nlisten = "127.0.0.1:0"\n')
+    (tmp_path / "token").write_text("a secret\n")
+    files = {"cert": own.certificate, "key": own.key, "ca": authority.file}
+    node_words = ["--config", str(tmp_path / "node.toml"), "--wires", "rpc"]
+    node_words += [word for name, file in files.items() for word in (f"--tls-{name}", str(file))]
+    ours_by_name = {"cert": ours.certificate, "key": ours.key, "ca": authority.file}
+    words = ["--node-token-file", str(tmp_path / "token")]
+    for side in ("tls", "node"):
+        words += [word for name, file in ours_by_name.items() for word in (f"--{side}-{name}", str(file))]
+    with running_gateway(tmp_path, 1, tuple(node_words), tuple(words)) as gateway:
+        client = triton.InferenceServerClient(
+            gateway.address, ssl=True, root_certificates=str(authority.file), private_key=str(client_files.key),
+            certificate_chain=str(client_files.certificate),
+        )  # fmt: skip
+        try:
+            x = np.arange(3, dtype=np.float32)
+            np.testing.assert_array_equal(client.infer("echo_FP32", [given(x)]).as_numpy("y"), x)
+        finally:
+            client.close()
+        with grpc_client(gateway.address) as stranger:
+            assert code(stranger.get_server_metadata) == "UNAVAILABLE"
+
+
 @pytest.mark.parametrize(
     ("words", "number", "told"),
     [
         (["--registry", "nowhere", "--listen", "0"], 2, "registry"),
         (["--registry", "dir:/tmp", "--listen", "somewhere"], 2, "--listen"),
         (["--registry", "dir:/tmp", "--listen", "0", "--shm", "map"], 2, "copy, trust, off"),
+        (["--registry", "dir:/tmp", "--listen", "0", "--tls-cert", "x.pem"], 2, "--tls-key"),
         (["--registry", "consul:http://127.0.0.1:9", "--listen", "0"], 3, "Consul"),
     ],
 )
