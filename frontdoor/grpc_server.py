@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 STREAMS_MAX = 512
 """Calls that one connection may have open; further ones wait at the client (RFC 9113, 5.1.2)."""
-CALLS_MAX = 4096
+CALLS_MAX = 16_384
+"""Open calls of all connections, some 13 KiB each: a call may be open whose message never comes, and must not keep
+others, health least of all, from being answered."""
 KEEPALIVE_MS = 60_000
 KEEPALIVE_TIMEOUT_MS = 20_000
 HANDSHAKE_MS = 20_000
@@ -34,6 +36,8 @@ def options(message_bytes_max: int) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", message_bytes_max + ENVELOPE_BYTES),
         ("grpc.max_send_message_length", -1),  # what a model answers is not the client's choice
         ("grpc.max_concurrent_streams", STREAMS_MAX),
+        # Or gRPC resets streams of a client that keeps to the limit, whenever ended ones are not yet cleared away.
+        ("grpc.http.overload_protection", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +22,7 @@ from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.door import Caller
 from frontdoor.envelope import split
 from frontdoor.facts import told
-from frontdoor.failures import sentence, status_of
+from frontdoor.failures import Refusal, Status, sentence, status_of
 from frontdoor.grpc_infer import read_parts, write_response, write_stream_error, write_stream_response
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ FATE = "overspill-fate"
 STREAM_AHEAD_MAX = 16
 """Requests of one stream that run at the same time: the answers come in the order of the requests, so later ones wait
 in memory."""
+STREAMS_ALL_MAX = 2048
+"""Open streams of all connections; they are a part of all open calls, so that other calls find room beside them."""
+AHEAD_BYTES_MAX = 32 << 20
+"""What the requests and answers of one stream may hold before no further request of it is read: its client may have
+stopped reading."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 Context = Any
@@ -50,6 +56,7 @@ class GrpcService:
         self._door = door
         self._facts = facts
         self._port = port
+        self._streams = 0
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service, for a gRPC server."""
@@ -96,26 +103,33 @@ class GrpcService:
     async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers in the order of the requests, some of which run ahead. A failed request is one answer of the stream,
         which goes on."""
-        running: deque[asyncio.Task[bytes]] = deque()
+        if self._streams >= STREAMS_ALL_MAX:
+            told_max = f"{self._streams} streams are open here; close some, or send requests by themselves"
+            await _refuse(context, Refusal(Status.RESOURCE_EXHAUSTED, told_max))
+        running: deque[_Ahead] = deque()
         caller = self._caller(context)
         came: asyncio.Task[bytes | None] | None = None
+        self._streams += 1
         try:
             over = False
             while not over or running:
-                if came is None and not over and len(running) < STREAM_AHEAD_MAX:
+                if came is None and not over and len(running) < STREAM_AHEAD_MAX and _held(running) < AHEAD_BYTES_MAX:
                     came = asyncio.create_task(_next(requests))
-                waited: set[asyncio.Task[Any]] = {task for task in (came, *list(running)[:1]) if task is not None}
+                waited: set[asyncio.Task[Any]] = {each.answer for each in list(running)[:1]}
+                waited |= {came} if came is not None else set()
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if came is not None and came.done():
                     raw, came = came.result(), None
                     if raw is None:
                         over = True
                     else:
-                        running.append(asyncio.create_task(self._stream_answer(raw, caller, _deadline(context))))
-                while running and running[0].done():
-                    yield running.popleft().result()
+                        answer = asyncio.create_task(self._stream_answer(raw, caller, _deadline(context)))
+                        running.append(_Ahead(answer, len(raw)))
+                while running and running[0].answer.done():
+                    yield running.popleft().answer.result()
         finally:
-            for task in (*running, *((came,) if came is not None else ())):
+            self._streams -= 1
+            for task in (*(each.answer for each in running), *((came,) if came is not None else ())):
                 task.cancel()
 
     async def _stream_answer(self, raw: bytes, caller: Caller, deadline: Deadline | None) -> bytes:
@@ -137,6 +151,19 @@ class GrpcService:
 
     def _caller(self, context: Context) -> Caller:
         return Caller(context.peer(), self._port)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A request of a stream that runs, and its bytes."""
+
+    answer: asyncio.Task[bytes]
+    nbytes: int
+
+
+def _held(running: deque[_Ahead]) -> int:
+    """Bytes of the requests that run, and of the answers that wait for their turn."""
+    return sum(len(each.answer.result()) if each.answer.done() else each.nbytes for each in running)
 
 
 async def _asked(raw: bytes) -> Asked:

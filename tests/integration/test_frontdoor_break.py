@@ -161,6 +161,19 @@ def test_an_answer_that_cannot_be_handed_over_says_that_the_model_ran(front: Fro
     assert dict(raised.value.trailing_metadata())["overspill-fate"] == "ran", raised.value.details()
 
 
+def test_a_client_with_more_requests_than_a_connection_has_streams_loses_none(front: Front) -> None:
+    """gRPC's own protection against crowds resets some of them, although the client keeps to the limit."""
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name="echo_FP32", raw_input_contents=[bytes(8)])
+    request.inputs.add(name="x", datatype="FP32", shape=[2])
+    raw = request.SerializeToString()
+    with grpc.insecure_channel(front.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        calls = [infer.future(raw, timeout=60) for _ in range(1200)]
+        assert [call.code() for call in calls] == [grpc.StatusCode.OK] * 1200
+
+
 def crowded(most: int) -> list[bytes]:
     """What clients read who come when `most` connections stand already."""
 
@@ -232,3 +245,24 @@ def test_without_descriptors_living_clients_keep_their_regions(fragile: Front) -
             resource.prlimit(fragile.pid, resource.RLIMIT_NOFILE, (hard, hard))
         assert list(client.get_system_shared_memory_status().regions) == ["starved"]
         wait_until(client.is_server_ready)
+
+
+@pytest.mark.long
+def test_a_stream_that_is_not_read_holds_a_bounded_memory(fragile: Front) -> None:
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name="one", raw_input_contents=[bytes(16 << 20)])
+    request.inputs.add(name="x", datatype="FP32", shape=[4 << 20])
+    raw, read = request.SerializeToString(), []
+
+    def sent() -> Iterator[bytes]:
+        for number in range(16):
+            read.append(number)
+            yield raw
+
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(fragile.grpc, options) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(sent(), timeout=60)
+        time.sleep(4.0)
+        assert len(read) < 10  # two or three that run ahead, and what lies in buffers on the way; without a bound all
+        assert sum(1 for _ in call) == 16
