@@ -73,6 +73,7 @@ class Core:
         self.racing: Callable[[Attempt], Answer] | None = None  # carries out, for a blocking caller, what may be hedged
         self.pages: ReadPage | None = None
         """Reads a worker's load page, in microseconds; None where no wire can, and reports come with answers."""
+        self.readable: Callable[[Worker], bool] | None = None
         self.pages_read = self.pages_unread = 0
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
         if config.explain_kept or config.explain_file:

@@ -41,6 +41,9 @@ def freshen(core: Core, attempts: Attempts, nbytes: int) -> Iterator[Read]:
         with core.lock:
             now = core.clock()
             remote = far(offer, avoid, kind, units, core.config.remote_sample, core.rng, now)
+            if core.readable is not None and not all(map(core.readable, remote)):
+                attempts.fresh = None  # by reports: any of them may take it
+                return
             worth_it = bool(remote) and pays(candidates, remote, kind, units, nbytes + kind.reply_bytes, now)
             beside = worth_it and dear(candidates, remote, kind, units, now)
         if beside:

@@ -26,6 +26,7 @@ from fabric.rdma.engine import Engine
 from router.config import RouterConfig
 from router.core import Core
 from router.links import Links
+from router.pages import Pages
 from router.race import racing
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
     arena = Arena.create(config.arena_bytes)
     dice = Random(config.seed)  # noqa: S311 - hides nothing
     core = Core(secrets.randbits(64) or 1, config, arena, dice, time.monotonic)
+    pages = Pages(time.monotonic)
+    core.pages, core.readable = pages.read, pages.can
     background = LoopThread()
     if core.hedger is not None:
         core.racing = racing(core.hedger, background.submit)

@@ -1,0 +1,51 @@
+"""Load pages of real nodes before a pick: a router that was told nothing yet leaves the node that others keep busy."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from router import Router
+from tests.integration.router_nodes import Nodes, settle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN_MS = 100
+"""All runs are equally long, so that a node's own estimate of its queue is right."""
+
+
+def ask(router: Router, number: int, ms: int) -> str:
+    inputs = {"id": np.array([number], np.int64), "ms": np.array([ms], np.int64)}
+    with router.infer("slow", inputs, timeout_s=30.0) as reply:
+        return reply.trace.worker
+
+
+def test_a_router_sees_what_others_sent_before_any_answer_tells_it(tmp_path: Path) -> None:
+    with Nodes(tmp_path) as nodes:
+        for name in ("busy", "idle"):
+            nodes.start(name)
+        nodes.wait_ready("busy", "idle")
+        alone = tmp_path / "alone"
+        alone.mkdir()
+        for file in (tmp_path / "registry").iterdir():
+            if "busy" in file.name:
+                os.link(file, alone / file.name)  # the node keeps it alive by its time stamp
+        with Router.connect(nodes.registry) as router, Router.connect(f"dir:{alone}") as other:
+            assert {ask(router, number, RUN_MS) for number in range(8)} == {"busy", "idle"}
+            threads = [threading.Thread(target=ask, args=(other, 1000 + number, RUN_MS)) for number in range(12)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.15)  # long enough for the page, far shorter than the queue of more than a second
+            workers = [ask(router, 100 + number, RUN_MS) for number in range(4)]
+            for thread in threads:
+                thread.join()
+            assert workers == ["idle"] * 4
+            statistics = router.statistics()
+            assert statistics.pages_read > 0
+        del router, other, threads
+        settle()
