@@ -26,6 +26,12 @@ def ask(router: Router, number: int, ms: int) -> str:
         return reply.trace.worker
 
 
+def warmed(router: Router) -> set[str]:
+    """Asks more at once than one node would be given; gives who answered."""
+    with ThreadPoolExecutor(4) as pool:
+        return set(pool.map(ask, [router] * 12, range(12), [RUN_MS] * 12))
+
+
 def test_a_router_sees_what_others_sent_before_any_answer_tells_it(tmp_path: Path) -> None:
     with Nodes(tmp_path) as nodes:
         for name in ("busy", "idle"):
@@ -37,8 +43,7 @@ def test_a_router_sees_what_others_sent_before_any_answer_tells_it(tmp_path: Pat
             if "busy" in file.name:
                 os.link(file, alone / file.name)  # the node keeps it alive by its time stamp
         with Router.connect(nodes.registry) as router, Router.connect(f"dir:{alone}") as other:
-            with ThreadPoolExecutor(4) as pool:  # more at once than one of them would be given
-                assert set(pool.map(lambda number: ask(router, number, RUN_MS), range(12))) == {"busy", "idle"}
+            assert warmed(router) == {"busy", "idle"}
             threads = [threading.Thread(target=ask, args=(other, 1000 + number, RUN_MS)) for number in range(12)]
             for thread in threads:
                 thread.start()
