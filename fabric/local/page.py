@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Lock
 
 from fabric.errors import Fate, NodeLost, Unavailable
 from fabric.load_page import FILE, LINES_AT, LINES_BYTES, TRIES_MAX, Reading, line_at, read_both
@@ -21,18 +22,21 @@ class LocalPage:  # mutable: open, then closed
         self._path = Path(socket_path).with_name(FILE)
         self._fd = -1
         self._closed = False
+        self._lock = Lock()  # threads read at the same time, and one of them opens the file
 
     def raw(self, client_id: int) -> bytes:
         """A client's lines and then the page, as they are in this moment: perhaps torn. Raises Unavailable where there
         is none, NodeLost after `close`."""
-        if self._closed:
-            raise NodeLost("the channel is closed; choose another", Fate.NEVER_RAN)
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise Unavailable(f"the node has no load page ({error.strerror}); its answers tell its load") from None
-        return os.pread(self._fd, LINES_BYTES, line_at(client_id)) + os.pread(self._fd, LINES_AT, 0)
+        with self._lock:
+            if self._closed:
+                raise NodeLost("the channel is closed; choose another", Fate.NEVER_RAN)
+            if self._fd < 0:
+                try:
+                    self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError as error:
+                    told = f"the node has no load page ({error.strerror}); its answers tell its load"
+                    raise Unavailable(told) from None
+            return os.pread(self._fd, LINES_BYTES, line_at(client_id)) + os.pread(self._fd, LINES_AT, 0)
 
     def read(self, client_id: int, node_epoch: int) -> Reading:
         """What this client reads of that life of the node. Raises Unavailable where there is no whole page of it."""
@@ -45,6 +49,7 @@ class LocalPage:  # mutable: open, then closed
 
     def close(self) -> None:
         """Lets the file go. Harmless twice."""
-        fd, self._fd, self._closed = self._fd, -1, True
+        with self._lock:
+            fd, self._fd, self._closed = self._fd, -1, True
         if fd >= 0:
             os.close(fd)
