@@ -12,21 +12,21 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-_COUNT: Final = struct.Struct("<HBxQ")
-_TENSOR: Final = struct.Struct("<BBBxxxxxQQ")
+COUNT: Final = struct.Struct("<HBxQ")  # tensors, residents among them, body bytes
+TENSOR: Final = struct.Struct("<BBBxxxxxQQ")  # bytes of the name, dtype, dimensions, offset, bytes
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)  # callers of one model ask in few shapes, and a hostile one's may be large
 def rows_and_kind(encoded: bytes) -> tuple[int, bytes]:
     """(items along the first dimension, what else there is of each tensor) of a request's descriptors. Requests of the
     same kind differ in the number of their items only. (0, b"") where the tensors do not have the same number of items,
     or refer to what lies elsewhere, or the bytes are no descriptors."""
-    rows, kinds, at = -1, [], _COUNT.size
+    rows, kinds, at = -1, [], COUNT.size
     try:
-        count, residents, _ = _COUNT.unpack_from(encoded, 0)
+        count, residents, _ = COUNT.unpack_from(encoded, 0)
         for _ in range(count):
-            name_bytes, dtype, ndim, _, _ = _TENSOR.unpack_from(encoded, at)
-            at += _TENSOR.size
+            name_bytes, dtype, ndim, _, _ = TENSOR.unpack_from(encoded, at)
+            at += TENSOR.size
             shape = struct.unpack_from(f"<{ndim}q", encoded, at)
             at += 8 * ndim
             name = encoded[at : at + name_bytes]

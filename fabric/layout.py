@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import Final
 
+from fabric.descriptors import COUNT, TENSOR
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument, ProtocolError
 from fabric.resident import DIGEST_BYTES, ENTRY_BYTES, RESIDENTS_MAX, Ref, pack_refs, refs_of
@@ -25,9 +26,6 @@ TENSORS_MAX: Final = 256
 NDIM_MAX: Final = 32
 NAME_BYTES_MAX: Final = 255
 BODY_BYTES_MAX: Final = 1 << 40
-
-_COUNT: Final = struct.Struct("<HBxQ")  # tensors, residents among them, body bytes
-_TENSOR: Final = struct.Struct("<BBBxxxxxQQ")  # bytes of the name, dtype, dimensions, offset, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class Layout:
     residents: int = 0
 
 
-EMPTY: Final = Layout((), (), 0, _COUNT.pack(0, 0, 0))
+EMPTY: Final = Layout((), (), 0, COUNT.pack(0, 0, 0))
 
 
 @lru_cache(maxsize=4096)
@@ -85,7 +83,7 @@ def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
         if len(spec.shape) > NDIM_MAX:
             raise InvalidArgument(f"tensor {spec.name!r} has {len(spec.shape)} dimensions; at most {NDIM_MAX} travel")
         offsets.append(at)
-        parts.append(_TENSOR.pack(len(raw_name), spec.dtype, len(spec.shape), at, spec.nbytes))
+        parts.append(TENSOR.pack(len(raw_name), spec.dtype, len(spec.shape), at, spec.nbytes))
         parts.append(struct.pack(f"<{len(spec.shape)}q", *spec.shape))
         parts.append(raw_name)
         if spec.resident:
@@ -99,7 +97,7 @@ def layout_of(specs: tuple[TensorSpec, ...]) -> Layout:
         raise InvalidArgument(
             f"the tensors take {at} bytes; at most {BODY_BYTES_MAX} travel in one request, so split it"
         )
-    parts[0] = _COUNT.pack(len(specs), len(refs), at)
+    parts[0] = COUNT.pack(len(specs), len(refs), at)
     return Layout(specs, tuple(offsets), at, b"".join(parts) + pack_refs(tuple(refs)), len(refs))
 
 
@@ -110,17 +108,17 @@ def parse_layout(encoded: bytes) -> Layout:
     Raises ProtocolError when the bytes are not descriptors of this protocol.
     """
     try:
-        count, residents, body_bytes = _COUNT.unpack_from(encoded, 0)
+        count, residents, body_bytes = COUNT.unpack_from(encoded, 0)
         refs = {ref.place: ref for ref in refs_of(encoded)} if residents else {}
         tensors_end = len(encoded) - residents * ENTRY_BYTES
-        at, specs, offsets = _COUNT.size, [], []
+        at, specs, offsets = COUNT.size, [], []
         if count > TENSORS_MAX or body_bytes > BODY_BYTES_MAX:
             raise ProtocolError(
                 f"descriptors claim {count} tensors and {body_bytes} bytes, over the limits; close the peer"
             )
         for index in range(count):
-            name_len, dtype, ndim, offset, nbytes = _TENSOR.unpack_from(encoded, at)
-            at += _TENSOR.size
+            name_len, dtype, ndim, offset, nbytes = TENSOR.unpack_from(encoded, at)
+            at += TENSOR.size
             shape = struct.unpack_from(f"<{ndim}q", encoded, at) if ndim <= NDIM_MAX else (-1,)
             at += 8 * ndim
             raw_name = encoded[at : at + name_len]

@@ -294,3 +294,6 @@ class Admission:  # mutable: the node's queue
             self._line = [entry for entry in self._line if entry[2].state is JobState.QUEUED]
             heapify(self._line)
         self._expiry.tidy(self._waiting, spare)
+        for model in () if spare else self._lined.values():
+            if model.line is not None:
+                model.line.tidy()

@@ -93,7 +93,7 @@ class BatchLine:  # mutable: jobs come and go
             bucket.arrivals.appendleft(job)
         else:
             bucket.arrivals.append(job)
-        _tidy(bucket)
+        _tidy(bucket, _SPARE)
 
     def left(self, job: Job) -> None:
         """A job waits no more, whatever became of it."""
@@ -162,6 +162,11 @@ class BatchLine:  # mutable: jobs come and go
             self.left(job)
         return taken
 
+    def tidy(self) -> None:
+        """Lets go of all jobs that left: they hold their tenants' memory."""
+        for bucket in self._buckets.values():
+            _tidy(bucket, 0)
+
     def jobs(self) -> list[Job]:
         """All that wait, in no order."""
         return [entry[3] for bucket in self._buckets.values() for entry in bucket.heap if _is_live(entry)]
@@ -210,10 +215,10 @@ def _is_live(entry: tuple[int, bool, int, Job]) -> bool:
     return job.state is JobState.QUEUED and job.ticket is not None and job.ticket.delayed == entry[1]
 
 
-def _tidy(bucket: _Bucket) -> None:
-    """Lets go of jobs that left early. They hold their tenants' memory."""
-    if len(bucket.heap) > 2 * bucket.count + _SPARE:
+def _tidy(bucket: _Bucket, spare: int) -> None:
+    """Lets go of jobs that left early, where more than `spare` of them stand beside as many that wait."""
+    if len(bucket.heap) > 2 * bucket.count + spare or not spare:
         bucket.heap = [entry for entry in bucket.heap if _is_live(entry)]
         heapify(bucket.heap)
-    if len(bucket.arrivals) > 2 * bucket.count + _SPARE:
-        bucket.arrivals = deque(job for job in bucket.arrivals if job.state is JobState.QUEUED)
+    if len(bucket.arrivals) > 2 * bucket.count + spare or not spare:
+        bucket.arrivals = deque([job for job in bucket.arrivals if job.state is JobState.QUEUED])

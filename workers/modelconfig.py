@@ -151,7 +151,7 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
         instances=_instances(read, root),
         warmups=read_warmups(read, root, batch, DTYPES),
         batching=read_batching(read, root, batch),
-        warnings=(*_unused_fields(root, source), *_misspelt(read, root)),
+        warnings=(*_unused_fields(root, source, batch), *_misspelt(read, root)),
     )
     # Read now, so that a wrong word is told when the node starts and not with the first request.
     _ = (config.idempotent, config.flag("refuse_nan"), config.queue_size_max, config.execution_timeout_s)
@@ -199,11 +199,11 @@ def _parameters(read: FieldReader, root: Message) -> tuple[tuple[str, str], ...]
     return tuple(found)
 
 
-def _unused_fields(root: Message, source: str) -> list[str]:
+def _unused_fields(root: Message, source: str, batch: int) -> list[str]:
     return [
         f"{source}:{field.line}: field {field.name!r} is not used here and changes nothing"
         for field in root.fields
-        if field.name not in _USED
+        if field.name not in _USED or (field.name == "dynamic_batching" and not batch)
     ]
 
 

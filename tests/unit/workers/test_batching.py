@@ -229,6 +229,25 @@ def test_other_models_wait_neither_for_a_delay_nor_for_ever() -> None:
     assert [scene.take(1.0), scene.take(1.0)] == [[1], [78]]
 
 
+def test_a_hundred_thousand_that_waited_too_long_leave_nothing_behind() -> None:
+    scene = Scene(Batching(4, policy=QueuePolicy(timeout_us=1000)), model_max=100_000)
+    scene.desks[0].open = False
+    for turn in range(100):
+        now = float(turn)
+        for width in range(2, 12):
+            for _ in range(100):
+                scene.offer(now=now, width=width)
+        assert len(scene.admission.expire(now + 0.001)) == 1000
+    line = scene.model.line
+    assert line is not None
+    assert (scene.admission.waiting, line.waiting, line._buckets, scene.admission.next_look_s()) == (0, 0, {}, None)
+    scene.offer(now=1000.0)
+    gone = scene.offer(now=1000.0)
+    scene.admission.withdraw(gone)
+    scene.admission.tidy()
+    assert [len(bucket.heap) for bucket in line._buckets.values()] == [1]  # what left holds nobody's memory
+
+
 def test_a_change_of_the_configuration_loses_nobody() -> None:
     scene = Scene(Batching(4))
     scene.desks[0].open = False
