@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from router.aio import AsyncRouter
     from router.reply import Reply
 
-LOOK_S = 0.25
+LOST_S = 0.6
+"""A node that does not answer for so long is told as one that cannot be had: a short stall is the router's to bridge,
+and one that lasts is told within a second."""
+LOOK_S = 0.1
 """Whether a model can be had changes with links, which tell nobody; asking the router takes some microseconds."""
 
 MODELS_MAX = 4096
@@ -52,6 +55,7 @@ class RouterEngine:  # mutable: what the registry said, and figures
         self._instances: dict[tuple[str, int], Instance] = {}
         self._models: tuple[Model, ...] = ()
         self._once: dict[tuple[str, str], Model] = {}
+        self._lost_since_s: dict[str, float] = {}
         self._tallies: dict[tuple[str, str], Tally] = {}
         self._calls: list[Callable[[], None]] = []
         self._watch = open_registry(url).watch(self._changed)
@@ -81,7 +85,7 @@ class RouterEngine:  # mutable: what the registry said, and figures
     async def refreshed(self, model: Model) -> Model:
         """The model as it is known now."""
         self._look()
-        return next((each for each in self._models if each.name == model.name), model)
+        return next((each for each in self._models if (each.name, each.version) == (model.name, model.version)), model)
 
     async def config(self, model: Model) -> str:
         """As much of a configuration as the registry tells."""
@@ -153,7 +157,7 @@ class RouterEngine:  # mutable: what the registry said, and figures
 
     def _look(self) -> None:
         try:
-            reached = frozenset(self._router.models())
+            reached = self._reached(time.monotonic())
         except OverspillError:  # it is being closed
             reached = frozenset()
         told = {(model.name, model.version): model for model in _merged(tuple(self._instances.values()), reached)}
@@ -166,6 +170,13 @@ class RouterEngine:  # mutable: what the registry said, and figures
             self._models = models
             for call in self._calls:
                 call()
+
+    def _reached(self, now: float) -> frozenset[str]:
+        """The models that can be had, or could be a moment ago."""
+        reached = frozenset(self._router.models_reached())
+        lost = frozenset(self._router.models()) - reached
+        self._lost_since_s = {name: self._lost_since_s.get(name, now) for name in lost}
+        return reached | {name for name, since_s in self._lost_since_s.items() if now - since_s < LOST_S}
 
 
 def _merged(instances: tuple[Instance, ...], reached: frozenset[str]) -> tuple[Model, ...]:

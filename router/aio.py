@@ -128,6 +128,12 @@ class AsyncRouter:
         with self._core.lock:
             return self._core.table.models()
 
+    def models_reached(self) -> tuple[str, ...]:
+        """Those of `models` that can be had at this moment: of nodes that a link reaches and that are not silent."""
+        self._core.check_usable()
+        with self._core.lock:
+            return self._core.table.models_reached()
+
     def explain(self, request_id: str) -> tuple[Decision, ...]:
         """Why a request went where it went, as `Router.explain` tells it."""
         return self._core.explain(request_id)

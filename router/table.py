@@ -22,6 +22,8 @@ from router.learned import Work
 from router.workers import State, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from discovery.instance import Change, Instance, ModelFacts
     from fabric.errors import OverspillError
     from router.config import RouterConfig
@@ -188,18 +190,17 @@ class Table:  # mutable: the workers that are known
 
     def models(self) -> tuple[str, ...]:
         """The names of all models that a node takes requests for, sorted."""
-        return tuple(
-            sorted(
-                {
-                    facts.name
-                    for worker in self._workers.values()
-                    for facts in worker.instance.models
-                    if not facts.refused
-                }
-            )
-        )
+        return _names(self._workers.values())
+
+    def models_reached(self) -> tuple[str, ...]:
+        """Those of `models` that a node takes which a link reaches and which is not silent."""
+        return _names(worker for worker in self._workers.values() if worker.can_carry and not worker.silent)
 
     def __repr__(self) -> str:
         states = [worker.state.value for worker in self._workers.values()]
         told = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
         return f"<Table of {len(states)}: {told or 'nobody'}>"
+
+
+def _names(workers: Iterable[Worker]) -> tuple[str, ...]:
+    return tuple(sorted({facts.name for worker in workers for facts in worker.instance.models if not facts.refused}))

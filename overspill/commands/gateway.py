@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import asyncio
+import resource
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
         host, port, http_port, args.timeout_s, args.message_mib_max << 20, args.shm, grace_s=DRAIN_S,
         tls=_tls(args.tls_ca, args.tls_cert, args.tls_key),
     )  # fmt: skip
+    # Each client is a descriptor; the system's first limit is often 1024, its last one the operator's.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_serve(args.registry, config, _router_config(args)))
     return 0
 

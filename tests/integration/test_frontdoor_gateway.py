@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import signal
@@ -220,3 +221,17 @@ def test_what_a_gateway_cannot_begin_with_is_told(words: list[str], number: int,
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (number, 1), done.stderr
     assert told in done.stderr
+
+
+def test_nodes_that_hang_are_not_ready_and_are_ready_when_they_go_on(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, 1) as gateway, grpc_client(gateway.address) as client:
+        x = given(np.ones(2, np.float32))
+        assert client.infer("echo_FP32", [x]).as_numpy("y").tolist() == [1, 1]
+        os.kill(gateway.nodes[0].process.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: not client.is_server_ready() and not client.is_model_ready("echo_FP32"), 10.0)
+            assert code(lambda: client.infer("echo_FP32", [x], client_timeout=5.0)) == "UNAVAILABLE"
+        finally:
+            os.kill(gateway.nodes[0].process.pid, signal.SIGCONT)
+        wait_until(client.is_server_ready)
+        assert client.infer("echo_FP32", [x]).as_numpy("y").tolist() == [1, 1]

@@ -95,6 +95,21 @@ def test_a_model_that_was_refused_says_why() -> None:
     assert fleet.core.table.models() == ()
 
 
+def test_models_that_are_reached_are_those_of_living_links() -> None:
+    fleet = Fleet("a", "b")
+    names = fleet.core.table.models()
+    assert fleet.core.table.models_reached() == names != ()
+    fleet.worker("a").silent = True
+    assert fleet.core.table.models_reached() == names, "b has them too"
+    link = fleet.worker("b").link
+    assert link is not None
+    fleet.core.table.link_lost(fleet.worker("b"), link)
+    assert fleet.core.table.models_reached() == ()
+    assert fleet.core.table.models() == names
+    fleet.worker("a").silent = False
+    assert fleet.core.table.models_reached() == names
+
+
 def test_nobody_at_all_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="no node is registered"):
         Fleet().core.offer("plan")
