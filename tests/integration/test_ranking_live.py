@@ -180,6 +180,7 @@ def test_live_nodes_rank_policies_as_the_simulator_does(tmp_path: Path) -> None:
         nodes.wait_ready(*NAMES)
         config = RouterConfig(seed=1, refuse_late=False)
         with Router.connect(nodes.registry, config=config) as whole:
+            whole._core.pages = None  # as the simulated one: it goes by the reports of answers
             routers = {name: Router.connect(one_of(nodes, name), config=config) for name in NAMES}
             try:
                 for policy in POLICIES:
