@@ -135,6 +135,11 @@ class Core:
             else:
                 self.pages_unread += 1
 
+    def _compares(self, model: str) -> bool:
+        """Whether there is anybody to compare: most routers of one machine know one node, and pay for no look."""
+        offer = self.table.offers.get(model)
+        return offer is None or len(offer.everyone) > 1
+
     def _blamed(self, error: OverspillError) -> OverspillError:
         return self.holdings.blamed(error) if isinstance(error, ArenaFull) else error
 
@@ -151,7 +156,7 @@ class Core:
         body, attempts.needs = parts_of(staged)
         try:
             while True:
-                if self.pages is not None:
+                if self.pages is not None and self._compares(model):
                     yield from freshen(self, attempts, body.layout.body_bytes)
                 attempt = self._dispatcher.begin(model, body, priority, attempts)
                 if isinstance(attempt, Nobody):
