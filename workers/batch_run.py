@@ -157,6 +157,8 @@ def _plan(model: LoadedModel, members: list[Member], bench: Bench, began_ns: int
             bench.begin(member.task.tenant_no, member.request)
         except OverspillError:
             continue
+        if plan.residents:
+            continue  # they do not lie in its body, from which inputs are gathered
         first = ready[0].plan if ready else plan
         if first is not None and _alike(first, plan) and rows + plan.rows <= model.config.max_batch_size:
             ready.append(member)

@@ -69,6 +69,11 @@ class Plan:
     rows: int
     carried: tuple[Step, ...]
 
+    @property
+    def residents(self) -> bool:
+        """Whether any input is a resident."""
+        return any(step.resident for step in self.steps)
+
 
 @final
 @dataclass(init=False, slots=True)
