@@ -83,13 +83,16 @@ class ModelStatistics:
 @dataclass(frozen=True, slots=True)
 class ExecutorFacts:
     """One executor of a node now. `generation` counts its processes, the standby's too; `state` is the sentinel's word,
-    `ready` says whether it takes work."""
+    `ready` says whether it takes work. `card` is the UUID of its GPU, empty on a processor."""
 
     number: int
     device: str
     generation: int
     state: str
     ready: bool
+    card: str = ""
+    card_bytes: int = 0
+    card_used_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

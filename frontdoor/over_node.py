@@ -81,6 +81,11 @@ class NodeEngine:  # mutable: owns a session
         """What the node's executors have been through."""
         executors = await self._desk.executors()
         labels = [(("executor", str(each.number)), ("device", each.device)) for each in executors]
+        cards = {each.card: each for each in executors if each.card}  # several executors may sit on one
+
+        def memory(name: str, tells: str, values: list[float]) -> Gauge:
+            of_cards = tuple(((("gpu_uuid", card),), value) for card, value in zip(cards, values, strict=True))
+            return Gauge(f"nv_gpu_memory_{name}_bytes", tells, counts=False, samples=of_cards)
 
         def gauge(name: str, tells: str, values: list[float], *, counts: bool = False) -> Gauge:
             return Gauge(f"overspill_executor_{name}", tells, counts, tuple(zip(labels, values, strict=True)))
@@ -89,6 +94,8 @@ class NodeEngine:  # mutable: owns a session
             gauge("generation", "Processes of this executor so far, standbys too", [e.generation for e in executors]),
             gauge("ready", "Whether it takes work", [float(each.ready) for each in executors]),
             gauge("restarts", "Processes after the first", [e.generation - 1 for e in executors], counts=True),
+            memory("total", "Memory of the GPU", [each.card_bytes for each in cards.values()]),
+            memory("used", "Memory of the GPU in use", [each.card_used_bytes for each in cards.values()]),
         )
 
     async def load(self, name: str, config: str) -> None:

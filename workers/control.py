@@ -11,6 +11,7 @@ import os
 import select
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -159,7 +160,10 @@ class ControlListener:  # mutable: owns the socket and its peers
 
 
 def _facts_of(shell: ExecutorShell) -> ExecutorFacts:
-    machine = shell.machine
-    return ExecutorFacts(
-        shell.desk.number, shell.seat.word, machine.generation, machine.state.value, ready=shell.desk.open
-    )
+    machine, seat = shell.machine, shell.seat
+    device = ":".join(seat.word.split(":")[:2])  # what follows says where a fake one lies
+    facts = ExecutorFacts(shell.desk.number, device, machine.generation, machine.state.value, ready=shell.desk.open)
+    if seat.card is None or seat.cards is None:
+        return facts
+    whole, free = seat.card.memory_bytes, seat.cards.free_bytes(seat.card.uuid)
+    return replace(facts, card=seat.card.uuid, card_bytes=whole, card_used_bytes=max(0, whole - free))

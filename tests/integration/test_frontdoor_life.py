@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import ssl
 import time
@@ -213,6 +214,27 @@ def test_certificates_of_the_node_hold_at_its_front_door(tmp_path: Path) -> None
             assert answer.status == 200
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             urllib.request.urlopen(f"http://{front.http}/v2/health/ready", timeout=20)
+
+
+def test_the_memory_of_cards_is_told_as_triton_tells_it(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_model(models, "one", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    with running_front(tmp_path, models, "--devices", "fake:2") as front:
+        page = metrics(front)
+        total = re.findall(r'^nv_gpu_memory_total_bytes\{gpu_uuid="(.+)"\} (\d+)$', page, re.MULTILINE)
+        used = re.findall(r'^nv_gpu_memory_used_bytes\{gpu_uuid="(.+)"\} (\d+)$', page, re.MULTILINE)
+        assert len({uuid for uuid, _ in total}) == 2
+        assert all(0 <= int(part) < int(whole) for (_, whole), (_, part) in zip(total, used, strict=True))
+        assert {device for _, device in re.findall(r'ready\{executor="(.)",device="(.+)"\}', page)} == {
+            "fake:0",
+            "fake:1",
+        }
+        wait_until(lambda: len(re.findall(r"^overspill_executor_ready\{.+\} 1$", metrics(front), re.MULTILINE)) == 2)
+
+
+def metrics(front: Front) -> str:
+    with urllib.request.urlopen(f"http://{front.http}/metrics", timeout=20) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.mark.long
