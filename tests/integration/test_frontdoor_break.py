@@ -8,6 +8,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -172,6 +174,51 @@ def test_a_client_with_more_requests_than_a_connection_has_streams_loses_none(fr
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         calls = [infer.future(raw, timeout=60) for _ in range(1200)]
         assert [call.code() for call in calls] == [grpc.StatusCode.OK] * 1200
+
+
+USER = """
+import encodings.idna, json, os, socket, struct, sys, time
+what, port, own, uid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+os.setgid(uid); os.setuid(uid)
+sock = socket.socket()
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+sock.bind(("127.0.0.1", own))
+sock.connect(("127.0.0.1", port))
+sock.settimeout(20)
+body = json.dumps({"key": "/osp_test_secret", "byte_size": 64}).encode()
+path = "region/secret/register" if what == "register" else "status"
+method = "POST" if what == "register" else "GET"
+head = f"{method} /v2/systemsharedmemory/{path} HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+sock.sendall(head.encode() + body)
+answer = sock.recv(65536).decode()
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT: the port is free at once
+own = sock.getsockname()[1]
+sock.close()
+print(own, answer[9:12], "secret" in answer, flush=True)
+if what == "register":
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be two other users")
+def test_whoever_gets_a_clients_port_is_not_taken_for_it(front: Front) -> None:
+    secret = Path("/dev/shm/osp_test_secret")
+    command = [sys.executable, "-c", USER]
+    try:
+        secret.write_bytes(bytes(64))
+        secret.chmod(0o600)
+        os.chown(secret, 1001, 1001)
+        words = ["register", str(front.ports[1]), "0", "1001"]
+        with subprocess.Popen([*command, *words], stdin=-1, stdout=-1, text=True, cwd="/") as owner:
+            assert owner.stdout is not None
+            own, number, _ = owner.stdout.readline().split()
+            assert number == "200"
+            words = ["status", str(front.ports[1]), own, "1002"]
+            thief = subprocess.run([*command, *words], capture_output=True, text=True, cwd="/", timeout=60, check=False)
+            assert thief.stdout.split() == [own, "200", "False"], thief.stderr
+            owner.communicate("")
+    finally:
+        secret.unlink(missing_ok=True)
 
 
 def crowded(most: int) -> list[bytes]:
