@@ -20,6 +20,4 @@ def check() -> None:
         except ModuleNotFoundError:  # of the parent, google
             found = False
         if not found:
-            raise MissingDependency(
-                f"the front door needs {package}; install it with: pip install 'overspill[frontdoor]'"
-            )
+            raise MissingDependency(f"the front door needs {package}; install it: pip install {package}")

@@ -152,5 +152,5 @@ def test_a_missing_library_is_told_with_its_mend(monkeypatch: pytest.MonkeyPatch
     libraries.check()
     monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)  # other tests have imported it, maybe
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingDependency, match=r"overspill\[frontdoor\]"):
+    with pytest.raises(MissingDependency, match="pip install"):
         libraries.check()
