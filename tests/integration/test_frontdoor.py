@@ -190,7 +190,7 @@ def test_a_stream_answers_in_order_and_survives_errors(client: Any) -> None:
 def test_a_deadline_and_a_cancel_take_the_request_out_of_the_queue(front: Front, client: Any) -> None:
     before = len(front.node.ran())
     blocker: queue.Queue[Any] = queue.Queue()
-    client.async_infer("rough", words(SLEEP, 1500), lambda result, error: blocker.put(error))
+    client.async_infer("rough", words(SLEEP, 2500), lambda result, error: blocker.put(error))
     wait_until(lambda: len(front.node.ran()) == before + 1)
     late: queue.Queue[Any] = queue.Queue()
     client.async_infer("rough", words(0, 111), lambda result, error: late.put(error), client_timeout=0.2)
@@ -203,7 +203,7 @@ def test_a_deadline_and_a_cancel_take_the_request_out_of_the_queue(front: Front,
     assert status(lambda: client.infer("rough", words(0, 333), timeout=100_000))[0] == "StatusCode.UNAVAILABLE"
     assert blocker.get(timeout=30) is None
     assert client.infer("rough", words(0, 444)).as_numpy("y").tolist() == [0, 444]
-    assert front.node.ran()[before:] == [1500, 444], "what was given up never ran"
+    assert front.node.ran()[before:] == [2500, 444], "what was given up never ran"
 
 
 def test_settings_of_traces_and_logs(client: Any) -> None:

@@ -135,7 +135,7 @@ def test_a_killed_client_leaves_no_region_and_no_neighbour_suffers(front: Front,
             process.send_signal(signal.SIGKILL)
             began = time.monotonic()
             wait_until(lambda: len(client.get_system_shared_memory_status().regions) == 1, 20)
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - began < 10.0, "a lease of 1 s, a look each second, and a busy machine"
         finally:
             process.kill()
             process.communicate()
