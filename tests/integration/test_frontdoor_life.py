@@ -251,3 +251,25 @@ def test_a_tensor_of_256_mib_is_taken_where_the_operator_allows_it(tmp_path: Pat
         more = np.zeros(65 << 20, np.float32)
         assert code(lambda: client.infer("one", [given(more)])) == "RESOURCE_EXHAUSTED"
         assert client.is_server_live(), "over the same connection"
+
+
+@pytest.mark.long
+def test_a_trusted_client_that_cuts_its_memory_ends_the_front_door_alone(tmp_path: Path) -> None:
+    """What the operator was told to expect: the process dies of it, the node does not, and another one comes."""
+    models = tmp_path / "models"
+    write_model(models, "one", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    handle = shared_memory.create_shared_memory_region("cut", "/osp_test_trusted", 1 << 20)
+    try:
+        with running_front(tmp_path, models, "--trust-client-shm") as front, grpc_client(front.grpc) as client:
+            old, executors = front.pid, front.node.children("workers.executor")
+            client.register_system_shared_memory("cut", "/osp_test_trusted", 1 << 20)
+            os.truncate("/dev/shm/osp_test_trusted", 0)
+            tensor = triton.InferInput("x", [1 << 17], "FP32")
+            tensor.set_shared_memory("cut", 1 << 19)
+            assert code(lambda: client.infer("one", [tensor])) == "UNAVAILABLE"
+            wait_until(lambda: front.node.children("frontdoor.port") not in ([], [old]))
+            wait_until(lambda: is_ready(front))
+            assert front.node.children("workers.executor") == executors
+    finally:
+        os.truncate("/dev/shm/osp_test_trusted", 1 << 20)
+        shared_memory.destroy_shared_memory_region(handle)
