@@ -10,12 +10,12 @@ when it has little left to do. This module never sends and never reads a clock. 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import TYPE_CHECKING, Final
 
-from fabric.errors import DeadlineExceeded, Draining, Fate, ModelBroken, QueueFull, UnknownModel
+from fabric.errors import DeadlineExceeded, Draining, Fate, QueueFull
 from fabric.resident import any_refs
 from workers.batching import BatchLine, in_order
+from workers.desks import known_model
 from workers.expiry import Expiry
 from workers.job import Job, JobState
 from workers.placement import batch_desk, best_desk
@@ -69,12 +69,7 @@ class Admission:  # mutable: the node's queue
 
     def model(self, name: str) -> ModelQueue:
         """The model that a request names. Raises UnknownModel, ModelBroken or Draining: nobody ran it."""
-        model = self.models.get(name)
-        if model is None:
-            known = ", ".join(sorted(self.models)[:8]) or "none"
-            raise UnknownModel(f"this node has no model {name[:80]!r}; it has {known}")
-        if model.refused:
-            raise ModelBroken(f"model {name!r} cannot be served here: {model.refused}")
+        model = known_model(self.models, name)
         if self.draining:
             self.refused_draining += 1
             raise Draining("the node is draining; send the request to another one")
@@ -91,9 +86,10 @@ class Admission:  # mutable: the node's queue
         ticket = job.ticket
         desk = None
         if ticket is not None:
-            self._check_room(job.model, full=not ticket.alone and ticket.line.is_full(job.level))
-            timeout_us = ticket.line.config.policy_of(job.level).timeout_us
-            ticket.expires_s = job.arrived_s + timeout_us / 1e6 if timeout_us else inf
+            if not self._waiting and ticket.line.lets_pass and not ticket.alone:
+                desk = batch_desk(self.desks, job.model, job.work_us, 0.0, now)
+            if desk is None:
+                self._check_room(job.model, full=not ticket.alone and ticket.line.is_full(job.level))
         elif self._waiting > self._in_lines or (desk := self._desk_for(job, now)) is None:
             self._check_room(job.model)
         if any_refs(descriptors):
@@ -104,6 +100,8 @@ class Admission:  # mutable: the node's queue
         job.order = self._order
         if desk is None:
             self._enter(job)
+        elif ticket is not None:
+            ticket.line.in_flight += 1
         self.outstanding_us += job.work_us
         if self.on_change is not None:
             self.on_change(job.client_id)

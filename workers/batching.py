@@ -72,6 +72,12 @@ class BatchLine:  # mutable: jobs come and go
         self._buckets: dict[bytes, _Bucket] = {}
         self._levels: dict[int, int] = {}
 
+    @property
+    def lets_pass(self) -> bool:
+        """Whether a job need not wait here for others, if an executor is free and nothing waits."""
+        config = self.config
+        return not (self.waiting or config.queue_delay_max_us or (config.ordered and self.in_flight))
+
     def is_full(self, level: int) -> bool:
         """Whether no more of a level may wait."""
         size_max = self.config.policy_of(level).size_max

@@ -8,9 +8,11 @@ They are records with the questions that can be asked of them. Nothing is decide
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from fabric.descriptors import rows_and_kind
+from fabric.errors import ModelBroken, UnknownModel
 from workers.batching import Ticket
 from workers.job import JobState
 from workers.speed import ModelSpeed
@@ -62,9 +64,22 @@ class ModelQueue:  # mutable: counts what waits
         line = self.line
         assert line is not None, "asked only of a model that has one"
         rows, kind = (1, b"") if line.config.rows_max == 1 else rows_and_kind(descriptors)
-        job.ticket = Ticket(line, rows, kind)
+        ticket = job.ticket = Ticket(line, rows, kind)
         if line.config.levels:
             job.level = line.config.level_of(priority)
+        timeout_us = line.config.policy_of(job.level).timeout_us
+        ticket.expires_s = job.arrived_s + timeout_us / 1e6 if timeout_us else inf
+
+
+def known_model(models: dict[str, ModelQueue], name: str) -> ModelQueue:
+    """The model of a name. Raises UnknownModel, or ModelBroken for one that is refused."""
+    model = models.get(name)
+    if model is None:
+        known = ", ".join(sorted(models)[:8]) or "none"
+        raise UnknownModel(f"this node has no model {name[:80]!r}; it has {known}")
+    if model.refused:
+        raise ModelBroken(f"model {name!r} cannot be served here: {model.refused}")
+    return model
 
 
 class ExecutorDesk:  # mutable: what one executor has in hand

@@ -1,69 +1,19 @@
-"""Which requests run together and when, who waited too long, and that all of it is as the configuration says."""
+"""Which requests run together and when, and who waited too long."""
 
 from __future__ import annotations
 
-import random
-from typing import cast
-
 import pytest
 
-from fabric.dtypes import DType
 from fabric.errors import QueueFull
-from fabric.layout import TensorSpec, layout_of
-from workers.admission import Admission
+from tests.unit.workers.batch_scene import WAITER, Scene
 from workers.batchconfig import Batching, QueuePolicy
-from workers.desks import ExecutorDesk, ModelQueue
-from workers.job import DEFAULT_LEVEL, Job, JobState, Waiter
-
-WAITER = cast("Waiter", object())
-
-
-def descriptors(rows: int, width: int = 2) -> bytes:
-    return layout_of((TensorSpec.of("x", DType.FP32, (rows, width)),)).encoded
-
-
-class Scene:
-    """One executor and one model that batches; time is said."""
-
-    def __init__(self, batching: Batching, executors: int = 1, model_max: int = 1000) -> None:
-        self.model = ModelQueue("m", model_max, None, idempotent=True)
-        self.model.speed.warmed(100)
-        self.desks = tuple(ExecutorDesk(number) for number in range(executors))
-        for desk in self.desks:
-            desk.open = True
-        self.admission = Admission([self.model], self.desks, 100_000)
-        self.admission.reline(self.model, batching)
-        self.number = 0
-
-    def offer(self, rows: int = 1, *, now: float = 0.0, width: int = 2, priority: int = 0, lasts_s: float = 1e3) -> Job:
-        self.number += 1
-        level = priority or DEFAULT_LEVEL
-        job = Job(self.model, 1, self.number, WAITER, now, now + lasts_s, level, 64)
-        self.model.line_up(job, descriptors(rows, width), priority)
-        assert self.admission.offer(job, now) is None
-        return job
-
-    def take(self, now: float = 0.0) -> list[int]:
-        """The numbers of the next batch, which its executor has from then on."""
-        work = self.admission.next_work(now)
-        if work is None:
-            return []
-        for job in work[1]:
-            work[0].give(job.request_no, job, now)
-        return [job.request_no for job in work[1]]
-
-    def done(self, numbers: list[int], now: float = 0.0) -> None:
-        for desk in self.desks:
-            for number in numbers:
-                job = desk.take_back(number, now)
-                if job is not None:
-                    self.admission.over(job)
+from workers.desks import ModelQueue
+from workers.job import DEFAULT_LEVEL, Job, JobState
 
 
 def test_what_waits_goes_together_up_to_the_largest_batch() -> None:
     scene = Scene(Batching(4))
-    assert scene.offer(1).state is JobState.QUEUED
-    assert scene.take() == [1]
+    assert scene.offer(1).state is JobState.HANDED_OVER  # there is nothing to wait for
     for rows in (2, 1, 1, 1):
         scene.offer(rows)
     assert scene.take() == []  # the executor has one of the same model: what waits may still grow
@@ -104,8 +54,10 @@ def test_preferred_sizes_go_at_once_and_others_wait() -> None:
 
 def test_only_requests_of_a_kind_run_together() -> None:
     scene = Scene(Batching(8))
+    scene.open(yes=False)
     for width in (2, 3, 2, 3):
         scene.offer(1, width=width)
+    scene.open(yes=True)
     assert scene.take() == [1, 3]
     scene.done([1, 3])
     assert scene.take() == [2, 4]
@@ -124,8 +76,10 @@ def test_one_that_is_larger_than_any_batch_runs_by_itself_and_gets_its_error_the
 
 def test_order_is_kept_by_having_one_batch_out_at_a_time() -> None:
     scene = Scene(Batching(2, ordered=True), executors=2)
+    scene.open(yes=False)
     for width in (2, 3, 2):
         scene.offer(1, width=width)
+    scene.open(yes=True)
     assert scene.take() == [1, 3]  # of one kind, and 3 does not overtake 2 in its own kind
     assert scene.take() == []
     scene.done([1, 3])
@@ -134,8 +88,10 @@ def test_order_is_kept_by_having_one_batch_out_at_a_time() -> None:
 
 def test_priorities_come_first_and_unknown_ones_are_the_default() -> None:
     scene = Scene(Batching(1, levels=3, default_level=2))
+    scene.open(yes=False)
     order = [scene.offer(1, priority=priority).level for priority in (0, 3, 1, 9)]
     assert order == [2, 3, 1, 2]
+    scene.open(yes=True)
     taken = []
     for _ in range(4):
         taken += scene.take()
@@ -197,7 +153,9 @@ def test_a_withdrawn_one_leaves_its_batch_and_its_room() -> None:
 
 def test_a_batch_that_came_back_goes_again_in_its_order_and_one_that_died_goes_one_by_one() -> None:
     scene = Scene(Batching(4))
+    scene.open(yes=False)
     jobs = [scene.offer() for _ in range(3)]
+    scene.open(yes=True)
     assert scene.take() == [1, 2, 3]
     for job in jobs:
         scene.desks[0].take_back(job.request_no, 0.0)
@@ -229,25 +187,6 @@ def test_other_models_wait_neither_for_a_delay_nor_for_ever() -> None:
     assert [scene.take(1.0), scene.take(1.0)] == [[1], [78]]
 
 
-def test_a_hundred_thousand_that_waited_too_long_leave_nothing_behind() -> None:
-    scene = Scene(Batching(4, policy=QueuePolicy(timeout_us=1000)), model_max=100_000)
-    scene.desks[0].open = False
-    for turn in range(100):
-        now = float(turn)
-        for width in range(2, 12):
-            for _ in range(100):
-                scene.offer(now=now, width=width)
-        assert len(scene.admission.expire(now + 0.001)) == 1000
-    line = scene.model.line
-    assert line is not None
-    assert (scene.admission.waiting, line.waiting, line._buckets, scene.admission.next_look_s()) == (0, 0, {}, None)
-    scene.offer(now=1000.0)
-    gone = scene.offer(now=1000.0)
-    scene.admission.withdraw(gone)
-    scene.admission.tidy()
-    assert [len(bucket.heap) for bucket in line._buckets.values()] == [1]  # what left holds nobody's memory
-
-
 def test_a_change_of_the_configuration_loses_nobody() -> None:
     scene = Scene(Batching(4))
     scene.desks[0].open = False
@@ -260,39 +199,3 @@ def test_a_change_of_the_configuration_loses_nobody() -> None:
     taken = [scene.take() for _ in range(4)]
     assert sorted(number for batch in taken for number in batch) == [1, 2, 3, 4]
     assert scene.admission.waiting == 0
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_all_come_out_once_in_batches_that_are_allowed_whatever_happens(seed: int) -> None:
-    rng = random.Random(seed)
-    batching = Batching(8, preferred=(4,) if seed % 2 else (), queue_delay_max_us=rng.choice((0, 500)))
-    scene = Scene(batching, executors=2)
-    now, rows, out, seen = 0.0, dict[int, int](), list[list[int]](), list[int]()
-    for _ in range(3000):
-        now += rng.expovariate(4000)
-        act = rng.random()
-        if act < 0.5:
-            many = rng.randint(1, 8)
-            rows[scene.offer(many, now=now, width=rng.choice((2, 3)), lasts_s=rng.choice((0.01, 10.0))).request_no] = (
-                many
-            )
-        elif act < 0.55 and scene.admission.waiting:
-            gone = rng.choice(scene.admission.waiting_jobs())
-            seen.append(gone.request_no)
-            scene.admission.withdraw(gone)
-        elif out:
-            scene.done(out.pop(rng.randrange(len(out))), now)
-        seen += [job.request_no for job in scene.admission.expire(now)]
-        while batch := scene.take(now):
-            assert len(batch) == 1 or sum(rows[number] for number in batch) <= 8
-            out.append(batch)
-            seen += batch
-    now += 100.0
-    seen += [job.request_no for job in scene.admission.expire(now)]
-    for batch in out:
-        scene.done(batch, now)
-    while batch := scene.take(now):
-        seen += batch
-        scene.done(batch, now)
-    assert sorted(seen) == sorted(rows)
-    assert (scene.admission.waiting, scene.admission.outstanding_us, scene.model.waiting) == (0, 0, 0)
