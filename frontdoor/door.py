@@ -93,6 +93,8 @@ class Door:  # mutable: counts what is going on
             for model in models:
                 self._by_name[model.name] = (*self._by_name.get(model.name, ()), model)
         found = self._by_name.get(name, ())
+        if not found and (untold := self.engine.untold(name)) is not None:
+            return (untold,)
         if not found:
             known = sorted(self._by_name)
             close = get_close_matches(name, known, n=1) or known[:8]

@@ -94,6 +94,9 @@ class Engine(Protocol):
     def models(self) -> tuple[Model, ...]:
         """All models, those that are refused too: the same tuple until something changes."""
 
+    def untold(self, name: str) -> Model | None:
+        """A model that `models` does not tell of, and that may be there all the same; None where it tells of all."""
+
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> Staged:
         """Memory for the inputs of one request. Raises OverspillError: what the model does not take, or no room."""
 

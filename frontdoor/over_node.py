@@ -61,6 +61,9 @@ class NodeEngine:  # mutable: owns a session
         """What the node said last."""
         return self._desk.models
 
+    def untold(self, name: str) -> None:
+        """None: the node tells of all that it has."""
+
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called with each news of the node."""
         self._desk.on_news(call)

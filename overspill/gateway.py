@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from discovery.instance import Insert
 from discovery.registry import open_registry
 from fabric.control import READY, UNAVAILABLE
-from fabric.errors import Cancelled, OverspillError, Unavailable, UnknownModel
-from fabric.memory.lease import Lease
+from fabric.errors import OverspillError, Unavailable, UnknownModel
 from frontdoor.engine import Gauge, Model, Tensor
-from frontdoor.failures import reason_of
 from frontdoor.ledger import Tally
+from overspill.routed import RouterStaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from fabric.control import ModelStatistics
     from fabric.deadline import Deadline
     from fabric.layout import TensorSpec
-    from fabric.message import Body
     from router.aio import AsyncRouter
-    from router.reply import Reply
 
 LOST_S = 0.6
 """A node that does not answer for so long is told as one that cannot be had: a short stall is the router's to bridge,
@@ -42,6 +39,8 @@ LOOK_S = 0.1
 
 MODELS_MAX = 4096
 """Models that are remembered after their last node is gone."""
+_VERSION = "1"
+"""Of a model whose node tells none."""
 _NOBODY = "no node that has it can be reached now; wait"
 
 
@@ -56,6 +55,9 @@ class RouterEngine:  # mutable: what the registry said, and figures
         self._models: tuple[Model, ...] = ()
         self._once: dict[tuple[str, str], Model] = {}
         self._lost_since_s: dict[str, float] = {}
+        self._learned: set[str] = set()
+        self._any_at_s = float("-inf")
+        self._any = False
         self._tallies: dict[tuple[str, str], Tally] = {}
         self._calls: list[Callable[[], None]] = []
         self._watch = open_registry(url).watch(self._changed)
@@ -72,11 +74,15 @@ class RouterEngine:  # mutable: what the registry said, and figures
     @property
     def ready(self) -> bool:
         """Whether any model can be had."""
-        return any(model.ready for model in self._models)
+        return self._any or any(model.ready for model in self._models)
 
     def models(self) -> tuple[Model, ...]:
         """All models that a node told of, or that the router reaches."""
         return self._models
+
+    def untold(self, name: str) -> Model | None:
+        """Any name, where a node of a fixed list is reached: it says itself what it has, when it is asked."""
+        return Model(name, _VERSION, READY, platform="overspill") if self._any and name else None
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called when models come, go, or can or cannot be had."""
@@ -129,13 +135,26 @@ class RouterEngine:  # mutable: what the registry said, and figures
         self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline,  # noqa: ARG002 - the contract's
     ) -> RouterStaged:  # fmt: skip
         """Memory in the arena of the nearest node, or the router's own."""
-        return RouterStaged(self._router, model.name, self._router.stage(model.name, specs), self.tally(model))
+        return RouterStaged(
+            self._router, model.name, self._router.stage(model.name, specs), self.tally(model), self._learn
+        )
 
     def tally(self, model: Model) -> Tally:
         """The figures of a model."""
-        return self._tallies.setdefault((model.name, model.version), Tally())
+        found = self._tallies.get((model.name, model.version))
+        if found is None:
+            found = Tally()
+            if len(self._tallies) < MODELS_MAX:  # names that no node has are a client's to invent
+                self._tallies[model.name, model.version] = found
+        return found
 
     # What is known.
+
+    def _learn(self, name: str) -> None:
+        """A node answered for a model: it is there, even if nobody tells of it."""
+        if name not in self._learned and len(self._learned) < MODELS_MAX:
+            self._learned.add(name)
+            self._look()
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         """In a thread of the registry's."""
@@ -156,17 +175,21 @@ class RouterEngine:  # mutable: what the registry said, and figures
             self._look()
 
     def _look(self) -> None:
+        now, before = time.monotonic(), self._any
         try:
-            reached = self._reached(time.monotonic())
+            reached = self._reached(now)
+            self._any_at_s = now if self._router.takes_any() else self._any_at_s
         except OverspillError:  # it is being closed
             reached = frozenset()
+        self._any = now - self._any_at_s < LOST_S
+        reached |= self._learned if self._any else set()
         told = {(model.name, model.version): model for model in _merged(tuple(self._instances.values()), reached)}
         # A model whose last node is gone may come back: whoever asks for it should try again, not give up.
         gone = [replace(each, state=UNAVAILABLE, reason=_NOBODY) for key, each in self._once.items() if key not in told]
         if len(self._once) + len(told) <= MODELS_MAX:
             self._once.update(told)
         models = tuple(sorted((*told.values(), *gone), key=lambda model: (model.name, model.version)))
-        if models != self._models:
+        if models != self._models or self._any is not before:
             self._models = models
             for call in self._calls:
                 call()
@@ -189,7 +212,7 @@ def _merged(instances: tuple[Instance, ...], reached: frozenset[str]) -> tuple[M
                 offered[facts.name, facts.version] = facts
     found = [_model(facts, reached) for facts in offered.values()]
     untold = reached - {facts.name for facts in offered.values()}
-    found += [Model(name, "1", READY) for name in untold]
+    found += [Model(name, _VERSION, READY, platform="overspill") for name in untold]
     return tuple(found)
 
 
@@ -209,64 +232,3 @@ def _tensors(facts: tuple[TensorFacts, ...]) -> tuple[Tensor, ...]:
 def _config_of(tensor: Tensor) -> dict[str, object]:
     kind = "TYPE_STRING" if tensor.dtype == "BYTES" else f"TYPE_{tensor.dtype}"
     return {"name": tensor.name, "data_type": kind, "dims": list(tensor.dims)}
-
-
-class RouterStaged:
-    """The inputs of one request to a router."""
-
-    __slots__ = ("_body", "_model", "_router", "_tally")
-
-    def __init__(self, router: AsyncRouter, model: str, body: Body, tally: Tally) -> None:
-        self._router = router
-        self._model = model
-        self._body = body
-        self._tally = tally
-
-    @property
-    def views(self) -> tuple[memoryview, ...]:
-        """Where each input is to be written."""
-        memory, layout = self._body.memory, self._body.layout
-        assert isinstance(memory, Lease), "a router stages what is to be written in a lease"
-        places = zip(layout.specs, layout.offsets, strict=True)
-        return tuple(memory.view[offset : offset + spec.nbytes] for spec, offset in places)
-
-    async def run(self, deadline: Deadline, priority: int) -> RouterAnswered:
-        """Sends the request, as often as the router's rules allow."""
-        began_ns = time.monotonic_ns()
-        self._tally.pending += 1
-        try:
-            remaining_s = deadline.remaining_s(time.monotonic())
-            reply = await self._router.send(self._model, self._body, timeout_s=remaining_s, priority=priority)
-        except (OverspillError, asyncio.CancelledError) as error:
-            known = error if isinstance(error, OverspillError) else Cancelled("the client gave it up")
-            self._tally.failed(time.monotonic_ns() - began_ns, reason_of(known))
-            raise
-        finally:
-            self._tally.pending -= 1
-        trace = reply.trace
-        queue_ns, compute_ns = int(trace.queue_ms * 1e6), int(trace.compute_ms * 1e6)
-        self._tally.answered(time.monotonic_ns() - began_ns, queue_ns, compute_ns, int(time.time() * 1000))
-        return RouterAnswered(reply)
-
-    def release(self) -> None:
-        """Gives the memory back, once no node may read it any more."""
-        if isinstance(self._body.memory, Lease):
-            self._body.memory.release()
-
-
-class RouterAnswered:
-    """One reply of a router."""
-
-    __slots__ = ("_reply",)
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    @property
-    def outputs(self) -> tuple[tuple[TensorSpec, memoryview], ...]:
-        """Outputs where they lie."""
-        return self._reply.parts()
-
-    def release(self) -> None:
-        """Lets go of the outputs."""
-        self._reply.close()

@@ -134,6 +134,11 @@ class AsyncRouter:
         with self._core.lock:
             return self._core.table.models_reached()
 
+    def takes_any(self) -> bool:
+        """Whether a node is reached whose models nobody told (`static:`), so that any may be asked of it."""
+        with self._core.lock:
+            return self._core.table.takes_any()
+
     def explain(self, request_id: str) -> tuple[Decision, ...]:
         """Why a request went where it went, as `Router.explain` tells it."""
         return self._core.explain(request_id)

@@ -192,6 +192,10 @@ class Table:  # mutable: the workers that are known
         """The names of all models that a node takes requests for, sorted."""
         return _names(self._workers.values())
 
+    def takes_any(self) -> bool:
+        """Whether a node is reached whose models nobody told, so that any may be asked of it."""
+        return any(each.offers_anything and each.can_carry and not each.silent for each in self._workers.values())
+
     def models_reached(self) -> tuple[str, ...]:
         """Those of `models` that a node takes which a link reaches and which is not silent."""
         return _names(worker for worker in self._workers.values() if worker.can_carry and not worker.silent)

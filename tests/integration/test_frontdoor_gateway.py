@@ -45,6 +45,24 @@ def given(array: np.ndarray[Any, Any], dtype: str = "FP32", name: str = "x") -> 
 
 
 @contextmanager
+def gateway_process(registry: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+    """A gateway that is ready, and its addresses for gRPC and HTTP."""
+    command = [sys.executable, "-m", "overspill", "gateway", "--registry", registry, "--listen", "0", *words]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        ports = re.search(r"gRPC on (\S+), HTTP and metrics on port (\d+)", line)
+        assert ports is not None, line
+        yield process, ports[1], f"127.0.0.1:{ports[2]}"
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        process.communicate()
+
+
+@contextmanager
 def running_gateway(
     folder: Path, nodes: int, node_words: tuple[str, ...] = (), words: tuple[str, ...] = ()
 ) -> Iterator[Gateway]:
@@ -61,19 +79,8 @@ def running_gateway(
             own.mkdir()
             own_words = ("--registry", registry, "--node-id", f"n{number}", *node_words)
             found.append(stack.enter_context(running_node(own, models, *own_words)))
-        command = [sys.executable, "-m", "overspill", "gateway", "--registry", registry, "--listen", "0", *words]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline().decode()
-            ports = re.search(r"gRPC on (\S+), HTTP and metrics on port (\d+)", line)
-            assert ports is not None, line
-            yield Gateway(process, ports[1], f"127.0.0.1:{ports[2]}", tuple(found))
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-            process.communicate()
+        process, address, http = stack.enter_context(gateway_process(registry, *words))
+        yield Gateway(process, address, http, tuple(found))
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +242,24 @@ def test_nodes_that_hang_are_not_ready_and_are_ready_when_they_go_on(tmp_path: P
             os.kill(gateway.nodes[0].process.pid, signal.SIGCONT)
         wait_until(client.is_server_ready)
         assert client.infer("echo_FP32", [x]).as_numpy("y").tolist() == [1, 1]
+
+
+def test_a_gateway_over_a_fixed_list_has_what_its_nodes_have(tmp_path: Path) -> None:
+    """Nobody tells of models there: their names are taken at the client's word, and the node says what it has."""
+    models = tmp_path / "models"
+    write_model(models, "echo_FP32", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    words = ("--wires", "local,rpc", "--listen", "127.0.0.1:0")
+    with running_node(tmp_path, models, *words) as node:
+        found = re.search(r"127\.0\.0\.1:(\d+)", node.log.read_text())
+        assert found is not None
+        with gateway_process(f"static:127.0.0.1:{found[1]}") as (_, address, _), grpc_client(address) as client:
+            wait_until(client.is_server_ready)
+            x = np.arange(3, dtype=np.float32)
+            assert client.infer("echo_FP32", [given(x)]).as_numpy("y").tolist() == [0, 1, 2]
+            assert [model.name for model in client.get_model_repository_index().models] == ["echo_FP32"]
+            assert code(lambda: client.infer("nobody", [given(x)])) == "NOT_FOUND"
+            assert [model.name for model in client.get_model_repository_index().models] == ["echo_FP32"]
+            assert node.stop() == 0
+            wait_until(lambda: not client.is_server_ready())
+            assert code(lambda: client.infer("echo_FP32", [given(x)])) == "UNAVAILABLE"
+            assert code(lambda: client.infer("nobody", [given(x)])) == "NOT_FOUND"

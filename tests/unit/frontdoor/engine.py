@@ -45,6 +45,9 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
     def models(self) -> tuple[Model, ...]:
         return self.known
 
+    def untold(self, name: str) -> Model | None:
+        return Model(name, "1", "READY") if name == "untold" else None
+
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> EchoStaged:
         self.out += 1
         return EchoStaged(self, specs, deadline)
