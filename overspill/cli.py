@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each file of `overspill/commands` adds its own."""
-    from overspill.commands import call, demo, doctor, explain, gateway, health, models, node, simulate
+    from overspill.commands import call, demo, doctor, explain, gateway, health, model, models, node, simulate
 
     parser = argparse.ArgumentParser(
         prog="overspill", description="A compute fabric for GPU work that outgrows one machine."
     )
     parser.add_argument("--version", action="version", version=f"overspill {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (demo, node, gateway, call, models, explain, simulate, doctor, health):
+    for command in (demo, node, gateway, call, models, model, explain, simulate, doctor, health):
         command.add_parser(commands)
     return parser
 
