@@ -111,7 +111,7 @@ class RdmaPort:  # mutable: owns the listener's socket
         """Tells the node which device there is, whenever that changes."""
         first = True
         while True:
-            name, why = self._device()
+            name, why = await asyncio.to_thread(self._device)
             if first or name != self._told:
                 self._told, first = name, False
                 if why:

@@ -94,7 +94,7 @@ class RdmaListener:  # mutable: its peers come and go
         check_life(theirs, facts.node_id, facts.node_epoch)
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
-        choice = engine.choose()
+        choice = await asyncio.to_thread(engine.choose)  # it reads many small files of the kernel's
 
         async def open_session(nbytes: int) -> Channel:
             return await asyncio.to_thread(self._open_channel, client_id, nbytes)

@@ -6,6 +6,7 @@ twice, or not at all, shows in its own answer.
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 import signal
@@ -13,12 +14,14 @@ import threading
 import time
 from functools import partial
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from fabric.link.config import LinkTimes
+from fabric.link.link import Link
 from fabric.link.wires import LinkConfig
 from overspill import Router, RouterConfig
 from tests.softroce.lab import here
@@ -36,8 +39,9 @@ REGISTRY = f"static:{ADDRESS}"
 START_S = 120.0
 WIRE_S = 90.0
 CALLS_MAX = 3
-TIMES = LinkTimes(connect_s=8.0, ping_s=0.4, idle_ping_s=4.0)
-"""An emulated guest beside busy neighbours answers a ping in tenths of a second, and opens a wire in some."""
+TIMES = LinkTimes(connect_s=8.0, ping_s=0.4, idle_ping_s=4.0, hold_down_max_s=5.0)
+"""An emulated guest beside busy neighbours answers a ping in tenths of a second, and opens a wire in some. The hold-down
+does not grow, or twenty cuts would take twenty minutes."""
 CONFIG = RouterConfig(link=LinkConfig(times=TIMES))
 CALL_S = 30.0
 """No request is given up for time: what is asserted of times is stated by the tests that measure them."""
@@ -69,8 +73,8 @@ class Load:  # mutable: counts while it runs
     """Callers that ask all the time, each with numbers of its own, and check every answer."""
 
     def __init__(self, router: Router, callers: int = 2) -> None:
-        self.wires: list[tuple[float, str]] = []
-        """(when it was answered, over which wire) of each request."""
+        self.wires: list[tuple[float, str, float]] = []
+        """(when it was answered, over which wire, when it was asked) of each request."""
         self.wrong: list[str] = []
         self._end = threading.Event()
         self._lock = threading.Lock()
@@ -86,6 +90,7 @@ class Load:  # mutable: counts while it runs
                 return
             size = numbers.choice((1, 200, 20_000))
             x = np.arange(base + number * 8 + caller, base + number * 8 + caller + size, dtype=np.int64)
+            asked_s = time.monotonic()
             try:
                 reply = router.infer("counted", {"x": x}, timeout_s=CALL_S)
             except Exception as error:  # noqa: BLE001 - the test's own thread reports it
@@ -97,7 +102,7 @@ class Load:  # mutable: counts while it runs
                 if not good:
                     self._note(f"request {number} of {size} ran {y[0]} times, or its bytes are wrong")
                 with self._lock:
-                    self.wires.append((time.monotonic(), str(reply.trace.wire)))
+                    self.wires.append((time.monotonic(), str(reply.trace.wire), asked_s))
 
     def _note(self, what: str) -> None:
         with self._lock:
@@ -106,7 +111,14 @@ class Load:  # mutable: counts while it runs
     def since(self, at_s: float) -> list[str]:
         """The wires of what was answered after that moment."""
         with self._lock:
-            return [wire for when, wire in self.wires if when > at_s]
+            return [wire for when, wire, _ in self.wires if when > at_s]
+
+    def moved_s(self, cut_s: float) -> tuple[float, float]:
+        """After a cut: seconds until the first answer over rpc, and until the last of those that were out was there."""
+        with self._lock:
+            first = min(when for when, wire, _ in self.wires if when > cut_s and wire == "rpc")
+            out = [when for when, _, asked_s in self.wires if asked_s <= cut_s < when]
+        return first - cut_s, max(out, default=cut_s) - cut_s
 
     def stop(self) -> None:
         self._end.set()
@@ -118,9 +130,16 @@ def until(what: Callable[[], bool], why: str, timeout_s: float = WIRE_S) -> floa
     """Seconds until it was so."""
     began_s = time.monotonic()
     while not what():
-        assert time.monotonic() < began_s + timeout_s, why
+        if time.monotonic() > began_s + timeout_s:
+            raise AssertionError(f"{why}; {stories()}")
         time.sleep(0.02)
     return time.monotonic() - began_s
+
+
+def stories() -> str:
+    """What every link of this process went through last, and what kept its wires from opening."""
+    links = [one for one in gc.get_objects() if isinstance(one, Link)]
+    return "; ".join(f"{link.statistics().story}, {link._wiring.error}, {link._wiring._reason}" for link in links)
 
 
 def on_rdma(load: Load) -> bool:
@@ -130,6 +149,13 @@ def on_rdma(load: Load) -> bool:
 
 def fell_back(load: Load, at_s: float) -> bool:
     return "rpc" in load.since(at_s)
+
+
+def report(load: Load, cuts: list[float]) -> None:
+    """The figures of docs/rdma.md; `-rP` shows them."""
+    names = ("first answer over rpc", "last one that was out")
+    for name, found in zip(names, zip(*map(load.moved_s, cuts), strict=True), strict=True):
+        print(f"{name}: median {median(found):.3f} s, longest {max(found):.3f} s, {len(found)} cuts")  # noqa: T201
 
 
 def test_a_call_is_answered_right(node: Node) -> None:
@@ -153,7 +179,7 @@ def test_a_call_is_answered_right(node: Node) -> None:
 @pytest.mark.parametrize("cuts", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
 def test_rdma_is_cut_under_load_at_random_moments(node: Node, cuts: int) -> None:
     """Its cable alone: requests go on over rpc, none is lost, wrong or run twice, and rdma is taken again."""
-    moments = random.Random(20_260)
+    moments, cuts_s = random.Random(20_260), list[float]()
     with Router.connect(REGISTRY, config=CONFIG) as router:
         load = Load(router)
         try:
@@ -164,10 +190,12 @@ def test_rdma_is_cut_under_load_at_random_moments(node: Node, cuts: int) -> None
                 here.cable(0, up=False)
                 until(partial(fell_back, load, cut_s), "nothing was answered over rpc")
                 here.cable(0, up=True)
+                cuts_s.append(cut_s)
             until(lambda: on_rdma(load), "rdma was not taken again")
         finally:
             load.stop()
     assert not load.wrong, load.wrong[:5]
+    report(load, cuts_s)
 
 
 @pytest.mark.long

@@ -129,6 +129,18 @@ def test_facts_are_read_from_a_tree_like_the_kernels(tmp_path: Path) -> None:
     assert not host.device_nodes
 
 
+def test_a_long_empty_table_is_not_read_to_its_end_and_holes_are_passed(tmp_path: Path) -> None:
+    gids = tmp_path / "rxe0" / "ports" / "1" / "gids"
+    gids.mkdir(parents=True)
+    for index in range(0, 40, 13):
+        (gids / str(index)).write_text("fe80:0000:0000:0000:5054:00ff:fe12:3400\n")
+    for index in range(40, 1024):
+        (gids / str(index)).write_text("0000:0000:0000:0000:0000:0000:0000:0000\n")
+    (gids / "1023").write_text("fe80:0000:0000:0000:5054:00ff:fe12:3400\n")  # no kernel would put one there
+    (device,) = read_host(tmp_path, tmp_path, tmp_path).devices
+    assert [gid.index for gid in device.ports[0].gids] == [0, 13, 26, 39]
+
+
 @pytest.mark.parametrize("wrong", [{"retry_count": 7}, {"ack_timeout": 0}, {"arena_bytes": 5 << 20}, {"spin_us": -1}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
