@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabric.errors import ModelBroken
+from workers.backends.fresh import FreshLoader
 from workers.faults import place, told
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class PythonModel:
 def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
     path = Path(config.path) / "model.py"
     name = _free_name(config)
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=FreshLoader(name, str(path)))
     if not path.is_file() or spec is None or spec.loader is None:
         raise ModelBroken(f"model {config.name!r} has no {path}; put its class Model there")
     module = importlib.util.module_from_spec(spec)
