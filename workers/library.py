@@ -194,7 +194,11 @@ class ModelLibrary:  # mutable: the node's models
         total, free = self._memory()
         # What is counted at the node's start is not taken yet.
         room = Room(self._bytes_max or int(total * SHARE), counted, free - counted if at_start else free)
-        return fit(entry.config, entry.file_bytes, self._spots(), each, room)
+        spots = self._spots()
+        if at_start:  # a card of which nobody knows yet what is free is not refused for it
+            left = {spot.number: max(1, spot.free_bytes - each[spot.number]) for spot in spots if spot.free_bytes}
+            spots = tuple(replace(spot, free_bytes=left.get(spot.number, 0)) for spot in spots)
+        return fit(entry.config, entry.file_bytes, spots, each, room)
 
     def _ended(self, model: Shelved, error: OverspillError | None) -> None:
         if error is None:

@@ -124,6 +124,24 @@ def test_instances_bytes_and_kinds(tmp_path: Path) -> None:
         assert told["gpu"].refused.startswith("model 'gpu' fits no device of this node: not on cpu:0, cpu:1, cpu:2")
 
 
+def test_what_needs_a_card_and_what_has_no_room_on_one(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_model(models, "big", WHO, CONFIG + parameter("memory_bytes", "900GiB"))
+    write_model(models, "card", WHO, CONFIG + parameter("requires", "gpu") + parameter("memory_bytes", "10GiB"))
+    write_model(models, "second", WHO, CONFIG + parameter("memory_bytes", "10GiB"))
+    write_model(models, "cpu", WHO, CONFIG + parameter("requires", "cpu"))
+    write_model(models, "kind", WHO, CONFIG + "instance_group { count: 1 kind: KIND_GPU }\n")
+    write_model(models, "other", WHO, CONFIG + parameter("profiles", "h200, l4"))
+    with running_node(tmp_path, models, "--devices", "fake:1") as node, client_of(node) as client:
+        index = {each.name: each for each in NodeControl(control_path(node.path)).index()}
+        assert {name for name, each in index.items() if each.state == READY} == {"card", "kind"}
+        assert "needs 900.0 GiB on fake:0; 16.0 GiB of 16.0 GiB are free" in index["big"].reason
+        assert "needs 10.0 GiB on fake:0; 6.0 GiB of 16.0 GiB are free" in index["second"].reason
+        assert "not on fake:0: it requires cpu" in index["cpu"].reason
+        assert "has profiles for h200, l4 only" in index["other"].reason
+        assert client.call("card", OK, 0)
+
+
 def test_a_model_is_ready_only_once_its_sample_has_run(tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_model(models, "warm", WARM, CONFIG + SAMPLE)
