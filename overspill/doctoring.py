@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import OverspillError
 from overspill.findings import Finding, Grade
+from overspill.gpu_doctoring import gpu_findings
 from overspill.rdma_doctoring import look, rdma_findings
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def machine_findings() -> Iterator[Finding]:
     else:
         yield Finding(Grade.OK, "open files", f"limit {soft}")
     yield from _libraries()
+    yield from gpu_findings()
     yield from rdma_findings(look())
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workers.shell import ExecutorShell
 
 _log = logging.getLogger(__name__)
-LATE_S: Final = 2.0
+LATE_S: Final = 0.25
 """A report that comes so soon after a death is about that: 5 ms were seen on an H200."""
 FAKES: Final = "fake-cards"
 _ACTIONS: Final = {

@@ -28,9 +28,16 @@ class Report:  # mutable: filled test by test
         FOLDER.mkdir(parents=True, exist_ok=True)
         path = FOLDER / f"{self.device.lower().replace(' ', '-')}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        known |= {"device": self.device, "python": platform.python_version(), "cores": os.cpu_count(), **self.sections}
+        sections = {name: {**_kept(known, name), **figures} for name, figures in self.sections.items()}
+        known |= {"device": self.device, "python": platform.python_version(), "cores": os.cpu_count(), **sections}
         path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return path
+
+
+def _kept(known: dict[str, object], name: str) -> dict[str, object]:
+    """Of a section that runs may fill in parts, what an earlier run has found."""
+    before = known.get(name)
+    return before if name.startswith("faults_") and isinstance(before, dict) else {}
 
 
 _REPORT = pytest.StashKey[Report]()

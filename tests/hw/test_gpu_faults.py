@@ -1,7 +1,8 @@
 """Faults of executors on real cards, under load, through node and router: nothing wrong, nothing lost, and how soon.
 
 Twenty of each kind with each standby, shared out over the cards that are there; `OVERSPILL_HW_TRIALS=5` makes it
-shorter, `OVERSPILL_HW_STANDBYS=off` takes some. The work is done in `tests/hw/fault_trials.py`, one process a card at a time.
+shorter, `OVERSPILL_HW_STANDBYS=off` and `OVERSPILL_HW_FAULTS=trap` take some. The work is done in
+`tests/hw/fault_trials.py`, one process a card at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 TRIALS = int(os.environ.get("OVERSPILL_HW_TRIALS", "20"))
-FAULTS = ("illegal_address", "trap", "assert", "hang", "kill")
+FAULTS = os.environ.get("OVERSPILL_HW_FAULTS", "illegal_address,trap,assert,hang,kill").split(",")
 STANDBYS = os.environ.get("OVERSPILL_HW_STANDBYS", "off,context,full").split(",")
 COLD_MS, FULL_MS = 1500.0, 50.0
 """Goals on an H200: from the error at the caller to the first right answer."""
