@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A look has the node read its repository. What ends all service at once is pushed, and not looked for."""
+CHANGES_MAX = 8
+"""Models that clients may have loaded or unloaded at the same time; a node loads four."""
 PULSE_S = 0.2
 PULSE_TIMEOUT_S = 0.75
 """A node that does not answer for so long takes no requests either; with `PULSE_S` it is told within a second."""
@@ -48,6 +50,13 @@ class Desk:  # mutable: the last answers
         self._turns = Turns()
         # Of its own: whatever else is asked (a load may take minutes) holds up neither pulse nor look.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="overspill-desk")
+        self._slow = ThreadPoolExecutor(CHANGES_MAX, thread_name_prefix="overspill-change")
+        self._changing = 0
+
+    def close(self) -> None:
+        """Asks nothing more; what is being asked ends by itself."""
+        for threads in (self._threads, self._slow):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def ready(self) -> bool:
@@ -144,16 +153,30 @@ class Desk:  # mutable: the last answers
     async def load(self, name: str, config: str) -> None:
         """Has a model loaded, and knows of it when it returns."""
         try:
-            await asyncio.to_thread(self._control.load, name, config)
+            await self._change(partial(self._control.load, name, config))
         finally:
             await self.look()
 
     async def unload(self, name: str) -> None:
         """Has a model unloaded, and knows of it when it returns."""
         try:
-            await asyncio.to_thread(self._control.unload, name)
+            await self._change(partial(self._control.unload, name))
         finally:
             await self.look()
+
+    async def _change(self, work: Callable[[], None]) -> None:
+        """Has models changed, which may take minutes, in threads that nobody else waits for."""
+        if self._changing >= CHANGES_MAX:
+            raise Unavailable(f"{self._changing} models are being loaded or unloaded already; ask again later")
+        self._changing += 1
+        running = asyncio.get_running_loop().run_in_executor(self._slow, work)
+        running.add_done_callback(self._changed)
+        await asyncio.shield(running)  # whoever gives up waiting does not end it, and it counts until it ends
+
+    def _changed(self, done: asyncio.Future[None]) -> None:
+        self._changing -= 1
+        if not done.cancelled():
+            done.exception()  # told to whoever waits, if anybody does
 
     def _read(self, before: tuple[Model, ...]) -> tuple[Model, ...]:
         known = {(model.name, model.version): model for model in before if model.ready}

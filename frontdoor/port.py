@@ -62,6 +62,7 @@ async def serve(settings: dict[str, Any]) -> None:
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking
+        desk.close()
 
 
 def front_config(settings: dict[str, Any]) -> FrontConfig:

@@ -20,7 +20,16 @@ from aiohttp import web
 from tritonclient.utils import InferenceServerException
 
 from frontdoor.http_server import HttpServer
-from tests.integration.frontdoors import ECHO, REGION, Front, config, given, grpc_client, region, running_front
+from tests.integration.frontdoors import (
+    ECHO,
+    REGION,
+    Front,
+    config,
+    given,
+    grpc_client,
+    region,
+    running_front,
+)
 from tests.integration.nodes import wait_until, write_model
 
 if TYPE_CHECKING:
