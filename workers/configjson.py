@@ -19,10 +19,13 @@ from workers.pbtxt import DEPTH_MAX, Field, Message, Scalar
 if TYPE_CHECKING:
     from workers.batchconfig import QueuePolicy
     from workers.modelconfig import ModelConfig
+    from workers.warmupconfig import Warmup
 
 _NAMES: Final = frozenset({"data_type", "format", "kind", "timeout_action", "model_priority"})
 """Fields whose values are words of an enumeration, which JSON can write as strings only."""
-_TEXTS: Final = frozenset({"string_value", "name", "key", "backend", "platform", "default_model_filename"})
+_TEXTS: Final = frozenset(
+    {"string_value", "input_data_file", "name", "key", "backend", "platform", "default_model_filename"}
+)
 """Fields whose values are texts, also where they look like numbers."""
 _MAPS: Final = frozenset({"parameters", "priority_queue_policy", "cc_model_filenames", "metric_tags", "inputs"})
 """Fields that are maps: an object of JSON, and a list of key and value in the text form."""
@@ -91,6 +94,8 @@ def json_of_config(config: ModelConfig) -> str:
     if config.instances.count:  # without it every executor has one, and a load with this configuration means the same
         group = {"name": f"{config.name}_0", "kind": config.instances.kind, "count": config.instances.count}
         facts["instance_group"] = [group]
+    if config.warmups:
+        facts["model_warmup"] = [_warmup(sample) for sample in config.warmups]
     if config.batching is not None:
         facts["dynamic_batching"] = {
             "preferred_batch_size": list(config.batching.preferred),
@@ -102,6 +107,18 @@ def json_of_config(config: ModelConfig) -> str:
             "priority_queue_policy": {str(level): _policy(policy) for level, policy in config.batching.policies},
         }
     return json.dumps(facts)
+
+
+def _warmup(sample: Warmup) -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    for given in sample.inputs:
+        inputs[given.name] = value = _tensor("", given.dtype, given.dims, batched=False)
+        del value["name"]
+        if given.file:
+            value["input_data_file"] = given.file
+        else:
+            value["random_data" if given.random else "zero_data"] = True
+    return {"name": sample.name, "batch_size": sample.batch_size, "count": sample.count, "inputs": inputs}
 
 
 def _policy(policy: QueuePolicy) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def test_every_row_returns_to_its_own_caller(node: RunningNode) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_every_row_of_a_million_requests_returns_to_its_own_caller(node: RunningNode) -> None:
     asked = 0
     while asked < 1_000_000:
