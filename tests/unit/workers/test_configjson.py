@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +37,7 @@ model_warmup {
 def test_there_and_back() -> None:
     config = read_config(FULL, "m/config.pbtxt", "m", "1", "/m/1")
     again = config_of(tree_of_json(json_of_config(config), "m/config.pbtxt"), "m/config.pbtxt", "m", "1", "/m/1")
-    assert again == config
+    assert replace(again, warnings=()) == config
 
 
 def test_protobufs_own_spelling_and_64_bit_numbers_as_strings() -> None:
@@ -48,7 +49,7 @@ def test_protobufs_own_spelling_and_64_bit_numbers_as_strings() -> None:
     facts["input"][0]["dims"] = ["2", "-1"]
     facts["input"][1]["dims"] = None
     again = config_of(tree_of_json(json.dumps(facts), "m"), "m", "m", "1", "/m/1")
-    assert again == read_config(FULL, "m", "m", "1", "/m/1")
+    assert replace(again, warnings=()) == read_config(FULL, "m", "m", "1", "/m/1")
 
 
 @pytest.mark.parametrize(
