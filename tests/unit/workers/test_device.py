@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fabric.errors import ConfigError
+from workers.child import child_environment
 from workers.device import Asked, Card, asked_devices, chosen_cards, device_word
 
 CARDS = (Card(0, "GPU-a", "A", 80 << 30), Card(1, "GPU-b", "B", 24 << 30), Card(2, "MIG-c", "A slice", 10 << 30))
@@ -48,6 +49,13 @@ def test_a_card_that_is_not_there_is_told_with_those_that_are() -> None:
         chosen_cards(asked_devices("cuda:3"), CARDS)
     with pytest.raises(ConfigError, match="no GPU is here"):
         chosen_cards(asked_devices("cuda:all"), ())
+
+
+def test_an_executor_sees_its_own_card_only_whatever_the_order_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R38: a card is named by its UUID, so that another numbering swaps nothing."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert child_environment(2, "cuda:GPU-b")["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert child_environment(2, "cpu")["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
 def test_an_executor_is_told_a_card_by_its_uuid() -> None:
