@@ -196,5 +196,10 @@ def _deadline(context: Context) -> Deadline | None:
 
 async def _refuse(context: Context, error: OverspillError) -> NoReturn:
     fate = ((FATE, str(error.fate)),)
-    await context.abort(_CODES[status_of(error).grpc], sentence(error), fate)
+    try:
+        await context.abort(_CODES[status_of(error).grpc], sentence(error), fate)
+    except grpc.aio.AbortError:  # the way gRPC ends a call
+        raise
+    except grpc.aio.BaseError:  # its client left meanwhile: there is nobody to refuse, and nothing for a log
+        raise asyncio.CancelledError from None
     raise AssertionError("abort ends the call")

@@ -26,6 +26,7 @@ from fabric.rpc_fallback.malloc import keep_freed_memory
 from frontdoor import libraries
 from frontdoor.config import FrontConfig
 from frontdoor.desk import Desk
+from frontdoor.watchdog import Watchdog
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 ARENA_BYTES_MIN = 1 << 30
@@ -55,7 +56,8 @@ async def serve(settings: dict[str, Any]) -> None:
     try:
         await front.start()
         _say({"port": front.port, "http_port": front.http_port})
-        await _obey(desk)
+        with Watchdog(asyncio.get_running_loop()):
+            await _obey(desk)
     finally:
         await front.stop()
         await engine.close()

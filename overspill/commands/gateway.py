@@ -104,6 +104,7 @@ def _router_config(args: argparse.Namespace) -> RouterConfig:
 
 async def _serve(registry: str, config: FrontConfig, reach: RouterConfig) -> None:
     from frontdoor.serving import FrontDoor
+    from frontdoor.watchdog import Watchdog
     from overspill.gateway import RouterEngine
     from router import AsyncRouter
 
@@ -121,7 +122,8 @@ async def _serve(registry: str, config: FrontConfig, reach: RouterConfig) -> Non
                 f" over {registry}: {names}",
                 flush=True,
             )
-            await stop.wait()
+            with Watchdog(asyncio.get_running_loop()):
+                await stop.wait()
             front.drain()
             await asyncio.sleep(LEAVE_S)
         finally:
