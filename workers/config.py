@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 
 from fabric.errors import ConfigError
@@ -112,10 +113,8 @@ class NodeConfig:
         standbys = [kind.value for kind in StandbyKind]
         if self.standby not in standbys:
             raise ConfigError(f"standby is {self.standby!r}; give one of {', '.join(standbys)}")
-        devices = asked_devices(self.devices)
-        if all(each.kind == CPU for each in devices) and any(
-            each.fault in DEVICE_FAULTS for each in read_injections(self.inject)
-        ):
+        devices, injections = asked_devices(self.devices), read_injections(self.inject)
+        if all(each.kind == CPU for each in devices) and any(each.fault in DEVICE_FAULTS for each in injections):
             raise ConfigError(
                 f"inject {self.inject!r} breaks a GPU and devices are {self.devices}; give a cuda or fake one"
             )
@@ -210,7 +209,9 @@ def _checked(settings: dict[str, object]) -> NodeConfig:
     types = {field.name: str(field.type) for field in fields(NodeConfig)}
     unknown = sorted(settings.keys() - types.keys())
     if unknown:
-        raise ConfigError(f"setting {', '.join(unknown)} is unknown; known are {', '.join(sorted(types))}")
+        close = get_close_matches(unknown[0], types, n=1)
+        there = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(types))}"
+        raise ConfigError(f"setting {', '.join(unknown)} is unknown; {there}")
     values: dict[str, object] = {}
     for name, value in settings.items():
         kind = types[name]
