@@ -8,7 +8,9 @@ traceback for a fault of the world. Nothing is decided here. Read `overspill/com
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError, OverspillError
@@ -28,13 +30,17 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (demo, node, gateway, call, models, model, explain, simulate, doctor, health):
         command.add_parser(commands)
+    for each in commands.choices.values():
+        each.set_defaults(usage=each.format_usage())
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
-    args = build_parser().parse_args(argv)
+    args, unknown = build_parser().parse_known_args(argv)
     try:
+        if unknown:
+            raise ConfigError(_unknown(args.command, unknown[0], args.usage))
         code: int = args.run(args)
     except OverspillError as error:
         print(f"overspill: {error}", file=sys.stderr)
@@ -46,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return code
+
+
+def _unknown(command: str, word: str, usage: str) -> str:
+    close = get_close_matches(word.partition("=")[0], re.findall(r"--[a-z-]+", usage), n=1)
+    there = f"did you mean {close[0]}?" if close else f"look at `overspill {command} --help`"
+    return f"`overspill {command}` does not know {word}; {there}"
 
 
 def _version() -> str:
