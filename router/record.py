@@ -30,14 +30,15 @@ UNWRITTEN_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One worker that was priced, in milliseconds; `report_age_ms` is how old its load report was."""
+    """One worker that was priced, in milliseconds; `report_age_ms` is how old its load report was, None before the
+    first."""
 
     worker: str
     transport_ms: float
     queue_ms: float
     unseen_ms: float
     compute_ms: float
-    report_age_ms: float
+    report_age_ms: float | None
 
     @property
     def total_ms(self) -> float:
@@ -106,7 +107,8 @@ class Decision:
         lines += [
             (
                 f"  {one.worker}: {one.total_ms:.3f} ms = transport {one.transport_ms:.3f} + queue {one.queue_ms:.3f}"
-                f" + unseen {one.unseen_ms:.3f} + compute {one.compute_ms:.3f}; report {one.report_age_ms:.1f} ms old"
+                f" + unseen {one.unseen_ms:.3f} + compute {one.compute_ms:.3f}; "
+                + ("no report yet" if one.report_age_ms is None else f"report {one.report_age_ms:.1f} ms old")
             )
             for one in sorted(self.candidates, key=lambda one: one.total_ms)
         ]
@@ -151,7 +153,7 @@ class Record:  # mutable: a ring of decisions
     ) -> None:
         """Notes a pick and all that it compared."""
         candidates = tuple(
-            Candidate(worker.name, *terms[1:], (now - worker.ahead.reported_at_s) * 1000.0) for worker, terms in seen
+            Candidate(worker.name, *terms[1:], _age_ms(worker.ahead.reported_at_s, now)) for worker, terms in seen
         )
         self._decisions[request_id, attempt] = decision = Decision(
             request_id=request_id,
@@ -182,3 +184,7 @@ class Record:  # mutable: a ring of decisions
         taken = list(self._unwritten)
         self._unwritten.clear()
         return taken
+
+
+def _age_ms(reported_at_s: float, now: float) -> float | None:
+    return (now - reported_at_s) * 1000.0 if reported_at_s else None

@@ -123,3 +123,12 @@ def test_the_command_tells_it_from_the_file(tmp_path: Path, capsys: pytest.Captu
     assert "with these weights" in capsys.readouterr().out
     assert main(["explain", "nobody-1", "--file", str(file)]) == 1
     assert main(["explain", request_id, "--file", str(tmp_path / "none")]) == 2
+
+
+def test_a_worker_that_has_not_reported_yet_is_told_so() -> None:
+    fleet = Fleet("a", config=RouterConfig(seed=1, explain_kept=10))
+    sent = fleet.send(fleet.life())
+    decision = the_decision(fleet, str(sent.call.id))
+    assert decision.candidates[0].report_age_ms is None
+    assert decision_of(decision.as_line()) == decision
+    assert any(line.endswith("no report yet") for line in decision.sentences())
