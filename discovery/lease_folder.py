@@ -29,7 +29,7 @@ _LOCK_WAIT_S = 1.0
 """Whoever holds the lock does two system calls under it. Going on without it after that risks one heartbeat's gap."""
 
 _REASONS = {
-    errno.ENOENT: "it is not there; start a node with this registry first, or check the path",
+    errno.ENOENT: "it is not there; start a node that registers there, or check the path",
     errno.ENOTDIR: "a part of its path is no folder; check the path",
     errno.EACCES: "this user may not use it; run as its owner or choose another folder",
     errno.EPERM: "this user may not use it; run as its owner or choose another folder",

@@ -134,7 +134,7 @@ class Facts:  # mutable: remembers log settings
 
     def _check_control(self) -> None:
         if not self._permits.control:
-            told = "clients may not load or unload models here; start the node with --model-control explicit"
+            told = "clients may not load or unload models here; ask a node that runs with --model-control explicit"
             raise Unavailable(told)
 
     # Shared memory.

@@ -155,7 +155,8 @@ class Wiring:  # mutable: wires come and go
 
     def gone(self, fate: Fate) -> NodeLost:
         """The error of a request that finds no wire."""
-        return NodeLost(f"no wire to node {self.peer.node_id} is left: {self._reason}", fate)
+        again = "send it again" if fate is Fate.NEVER_RAN else "send it again if it may run twice"
+        return NodeLost(f"no wire to node {self.peer.node_id} is left ({self._reason}); {again}", fate)
 
     def lost(self, channel: Channel, reason: str) -> None:
         """A caller or a ping found `channel` dead."""

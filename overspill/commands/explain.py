@@ -61,5 +61,7 @@ def _read(path: Path, request_id: str) -> list[Decision]:
         with path.open(encoding="utf-8") as file:
             # A line is parsed only if it names the request: a file of a day has millions of others.
             return [decision_of(line) for line in file if f'"{request_id}"' in line]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path} ({error}); give the router's explain_file") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} ({error.strerror}); give the router's explain_file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text; give the router's explain_file") from None

@@ -89,5 +89,7 @@ def _nodes(registry: str, node_id: str | None) -> list[Instance]:
 def _config(file: str) -> str:
     try:
         return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}); give a file of JSON") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}); give a file of JSON") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is no text; give a file of JSON") from None

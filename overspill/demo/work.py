@@ -157,7 +157,8 @@ def _rounds(data: Path | None, seed: int) -> Iterator[Round]:
             yield grubhub_round(problems, optima, plan)
             yield lilim_round(depots, vehicles, RealPlan(pairs=2_000, shards=24, seed=plan.seed))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{data} does not hold the data sets of the demo ({error}); give another --data") from None
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        raise ConfigError(f"{data} does not hold the data sets of the demo ({why}); give another --data") from None
 
 
 def _solved_shards(pool: ProcessPoolExecutor, data: Path | None, seed: int) -> Iterator[tuple[Round, Shard, _Solved]]:
