@@ -23,6 +23,7 @@ from workers.fitting import Spot
 from workers.handover import Control
 from workers.seat import Seat, StandbyKind
 from workers.sentinel import ExecutorState
+from workers.standby import CONTEXT_BYTES
 
 if TYPE_CHECKING:
     from fabric.local.reactor import Reactor
@@ -84,7 +85,8 @@ class NodeCards:  # mutable: owns the watcher
         )  # fmt: skip
 
     def spots(self) -> tuple[Spot, ...]:
-        """The executors as places for models."""
+        """The executors as places for models. What a standby will hold is not free: with `full` each model is there
+        twice."""
         found = []
         for number, (seat, word) in enumerate(zip(self.seats, self.words, strict=True)):
             card = seat.card
@@ -92,7 +94,8 @@ class NodeCards:  # mutable: owns the watcher
                 found.append(Spot(number, word))
             else:
                 free = seat.cards.free_bytes(card.uuid) if seat.cards is not None else 0
-                found.append(Spot(number, word, card.model, card.memory_bytes, free))
+                name = word if seat.standby is StandbyKind.OFF else f"{word} beside its standby ({seat.standby.value})"
+                found.append(Spot(number, name, card.model, card.memory_bytes, _left_by_standby(free, seat.standby)))
         return tuple(found)
 
     def listen(self, shells: tuple[ExecutorShell, ...]) -> None:
@@ -188,6 +191,13 @@ class NodeCards:  # mutable: owns the watcher
             for shell in self._shells
             if shell.seat.card is not None and uuid in {"", shell.seat.card.uuid, shell.seat.card.parent}
         )
+
+
+def _left_by_standby(free_bytes: int, standby: StandbyKind) -> int:
+    """What models may take of what is free, at least a byte: 0 would mean that it is not known."""
+    if standby is StandbyKind.FULL:
+        return max(1, free_bytes // 2)
+    return max(1, free_bytes - CONTEXT_BYTES) if standby is StandbyKind.CONTEXT else free_bytes
 
 
 def _state(shell: ExecutorShell) -> str:

@@ -8,6 +8,7 @@ run beside these. The same on a real card is in `tests/hw/test_gpu_faults.py`. R
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ import pytest
 from fabric.errors import OverspillError, PoisonRequest, ResourceExhausted
 from overspill import Router
 from tests.hw import fault_trials
-from tests.integration.bad_node import wait_until
+from tests.integration.bad_node import copy_models, wait_until
 from tests.integration.fake_cards import FakeNode, X
 
 if TYPE_CHECKING:
@@ -123,6 +124,18 @@ def test_a_standby_that_has_no_room_is_told_and_the_node_serves(make: Callable[.
     node = make(standby="full")
     assert wait_until(lambda: node.card().standby == "no room", 10.0, 0.05)
     assert "goes without a standby" in node.node.log
+    assert node.ask() == (1, 1)
+
+
+def test_what_a_full_standby_will_hold_is_no_room_for_models(make: Callable[..., FakeNode], tmp_path: Path) -> None:
+    (tmp_path / "fake-cards" / "card-0").mkdir(parents=True)
+    (tmp_path / "fake-cards" / "card-0" / "memory").write_text(str(4 << 30))
+    copy_models(tmp_path / "models", "narrow")
+    with (tmp_path / "models" / "narrow" / "config.pbtxt").open("a") as file:
+        file.write('parameters { key: "memory_bytes" value { string_value: "3GiB" } }\n')
+    node = make(standby="full")
+    (narrow,) = [model for model in node.instance().models if model.name == "narrow"]
+    assert re.search(r"needs 3.0 GiB on fake:0 beside its standby \(full\)", narrow.refused), narrow.refused
     assert node.ask() == (1, 1)
 
 
