@@ -97,7 +97,7 @@ class Door:  # mutable: counts what is going on
             return (untold,)
         if not found:
             known = sorted(self._by_name)
-            close = get_close_matches(name, known, n=1) or known[:8]
+            close = get_close_matches(name[:80], known, n=1) or known[:8]
             raise Refusal(Status.NOT_FOUND, f"there is no model {name[:80]!r}; there is {', '.join(close) or 'none'}")
         return found
 

@@ -36,6 +36,8 @@ _TRACE = (
 """Triton's trace settings at rest; traces are not taken here."""
 
 Setting = bool | int | str
+FACTS_BYTES_MAX = 1 << 20
+"""Of a request that is no inference: a configuration is the longest of them, and has some kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,13 @@ class Facts:  # mutable: remembers log settings
             if self._log[key]:
                 return level
         return logging.CRITICAL
+
+
+def check_size(nbytes: int) -> None:
+    """Raises RESOURCE_EXHAUSTED for a request that is no inference and is as long as one."""
+    if nbytes > FACTS_BYTES_MAX:
+        told_max = f"a request that is no inference has {nbytes} bytes, at most {FACTS_BYTES_MAX}; shorten it"
+        raise Refusal(Status.RESOURCE_EXHAUSTED, told_max)
 
 
 def told(error: BaseException) -> OverspillError:

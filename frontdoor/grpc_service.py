@@ -21,7 +21,7 @@ from fabric.errors import InvalidArgument, OverspillError
 from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.door import Caller
 from frontdoor.envelope import split
-from frontdoor.facts import told
+from frontdoor.facts import check_size, told
 from frontdoor.failures import Refusal, Status, sentence, status_of
 from frontdoor.grpc_infer import read_parts, write_response, write_stream_error, write_stream_response
 
@@ -71,6 +71,7 @@ class GrpcService:
     def _unary(self, name: str, kind: Any, act: Any) -> Any:
         async def call(raw: bytes, context: Context) -> bytes:
             try:
+                check_size(len(raw))
                 request = _parsed(kind, raw, name)
                 answer: bytes = (await act(request, self._caller(context))).SerializeToString()
             except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words

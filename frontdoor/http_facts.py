@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from fabric.errors import InvalidArgument
-from frontdoor.facts import EXTENSIONS
+from frontdoor.facts import EXTENSIONS, check_size
 from frontdoor.http_body import BODY
 from frontdoor.http_infer import parse_object
 from frontdoor.metrics import CONTENT_TYPE, page
@@ -99,7 +99,7 @@ class HttpFacts:
         return web.json_response({"model_stats": [_figures(each) for each in figures]})
 
     async def _index(self, request: web.Request) -> web.Response:
-        wanted = parse_object(request[BODY], "the index request")
+        wanted = _asked(request, "the index request")
         ready = wanted.get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidArgument(f"'ready' is {ready!r}; give true or false")
@@ -122,7 +122,7 @@ class HttpFacts:
                 [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.nbytes} for r in found]
             )
         if act == "register":
-            wanted = parse_object(request[BODY], "the registration")
+            wanted = _asked(request, "the registration")
             key = wanted.get("key")
             if not isinstance(key, str):
                 raise InvalidArgument(f"'key' is {key!r}; give the name of shared memory, such as /inputs")
@@ -137,7 +137,7 @@ class HttpFacts:
         if act == "status":
             return web.json_response(list(self.facts.cuda_regions(region)))
         if act == "register":
-            wanted = parse_object(request[BODY], "the registration")
+            wanted = _asked(request, "the registration")
             handle = wanted.get("raw_handle")
             try:
                 raw = base64.b64decode(handle["b64"], validate=True) if isinstance(handle, dict) else b""
@@ -148,7 +148,7 @@ class HttpFacts:
         return web.Response()
 
     async def _trace(self, request: web.Request) -> web.Response:
-        wanted = parse_object(request[BODY], "the trace settings")
+        wanted = _asked(request, "the trace settings")
         changes = {
             key: tuple(map(str, each if isinstance(each, list) else [each]))
             for key, each in wanted.items()
@@ -158,11 +158,18 @@ class HttpFacts:
         return web.json_response({key: list(values) if key == "trace_level" else values[0] for key, values in told})
 
     async def _logging(self, request: web.Request) -> web.Response:
-        wanted = parse_object(request[BODY], "the log settings")
+        wanted = _asked(request, "the log settings")
         return web.json_response(dict(self.facts.logging(wanted)))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=await page(self.door), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _asked(request: web.Request, what: str) -> dict[str, Any]:
+    """The object in a request's body, which is short."""
+    body: bytes = request[BODY]
+    check_size(len(body))
+    return parse_object(body, what)
 
 
 def _named(request: web.Request) -> tuple[str, str]:
@@ -199,7 +206,7 @@ def _figures(figures: ModelStatistics) -> dict[str, Any]:
 
 
 def _body_parameters(request: web.Request) -> dict[str, Any]:
-    found = parse_object(request[BODY], "the request").get("parameters", {})
+    found = _asked(request, "the request").get("parameters", {})
     if not isinstance(found, dict):
         raise InvalidArgument("'parameters' is no object; give one")
     return found

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.dtypes import DType
 from fabric.errors import InvalidArgument
-from frontdoor.grpc_infer import classes_of
+from fabric.layout import TENSORS_MAX
+from frontdoor.grpc_infer import PARAMETERS_MAX, classes_of
 from frontdoor.typed import check_shape, check_text, dtype_named, raw_of, values_of
 from frontdoor.values import Asked, Given, Options, Parameters, Place, Wanted, options_of, place_of
 
@@ -110,6 +111,8 @@ def _list(facts: dict[str, Any], name: str) -> list[dict[str, Any]]:
     found = facts.get(name, [])
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise InvalidArgument(f"{name!r} is no list of objects; give one")
+    if len(found) > TENSORS_MAX:
+        raise InvalidArgument(f"a request has {len(found)} {name}; at most {TENSORS_MAX} travel, so join some")
     return found
 
 
@@ -122,6 +125,8 @@ def _text(facts: dict[str, Any], name: str) -> str:
 
 def _parameters(facts: dict[str, Any]) -> Parameters:
     found = facts.get("parameters", {})
+    if isinstance(found, dict) and len(found) > PARAMETERS_MAX:
+        raise InvalidArgument(f"there are {len(found)} parameters where {PARAMETERS_MAX} at most are taken; send fewer")
     if not isinstance(found, dict) or not all(isinstance(each, bool | int | float | str) for each in found.values()):
         raise InvalidArgument("'parameters' is no object of texts, numbers and booleans; give one")
     return tuple(found.items())

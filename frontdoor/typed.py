@@ -36,8 +36,9 @@ FIELDS: Final[dict[DType, str]] = {
     DType.BYTES: "bytes_contents",
 }
 """The field of InferTensorContents that holds each datatype."""
-TEXT_BYTES_MAX: Final = 16 << 20
-"""JSON and typed values are read one by one, which takes a second for so much; raw bytes are not read at all."""
+TEXT_BYTES_MAX: Final = 8 << 20
+"""JSON and typed values are read one by one, and some of that with the interpreter held, for half a second of so much;
+raw bytes are not read at all."""
 _PART: Final = 65_536
 _DIM_MAX: Final = 2**63 - 1
 _KINDS: Final[dict[str, frozenset[type]]] = {

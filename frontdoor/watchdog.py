@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 LIMIT_S = 30.0
-"""A hundred times what the longest known turn takes (reading 16 MiB of JSON)."""
+"""A hundred times what the longest known turn takes (reading 8 MiB of JSON)."""
 EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
 

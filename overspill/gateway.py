@@ -41,6 +41,7 @@ MODELS_MAX = 4096
 """Models that are remembered after their last node is gone."""
 _VERSION = "1"
 """Of a model whose node tells none."""
+_NAME_MAX = 255
 _NOBODY = "no node that has it can be reached now; wait"
 
 
@@ -82,7 +83,7 @@ class RouterEngine:  # mutable: what the registry said, and figures
 
     def untold(self, name: str) -> Model | None:
         """Any name, where a node of a fixed list is reached: it says itself what it has, when it is asked."""
-        return Model(name, _VERSION, READY, platform="overspill") if self._any and name else None
+        return Model(name, _VERSION, READY, platform="overspill") if self._any and 0 < len(name) <= _NAME_MAX else None
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called when models come, go, or can or cannot be had."""

@@ -184,7 +184,7 @@ class Table:  # mutable: the workers that are known
         if refused:
             return UnknownModel(f"no node serves model {model!r}; {refused[0]}")
         names = self.models()
-        close = get_close_matches(model, names, n=5, cutoff=0.5) or sorted(names)[:5]
+        close = get_close_matches(model[:80], names, n=5, cutoff=0.5) or sorted(names)[:5]
         there = f"did you mean {', '.join(close)}?" if close else "the nodes that are there offer none"
         return UnknownModel(f"no node offers a model {model[:80]!r}; {there}")
 

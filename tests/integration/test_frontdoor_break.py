@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -10,6 +11,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,7 @@ from tests.integration.frontdoors import (
     ECHO,
     REGION,
     Front,
+    code,
     config,
     given,
     grpc_client,
@@ -45,6 +49,19 @@ def test_a_long_name_does_not_hide_the_code(front: Front) -> None:
     with grpc.insecure_channel(front.grpc) as channel, pytest.raises(grpc.RpcError) as raised:
         service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=20)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT, raised.value.details()
+
+
+def test_a_question_as_long_as_a_tensor_is_refused(front: Front) -> None:
+    """To look for names like one of megabytes took everybody's time and gigabytes."""
+    name = "x" * (2 << 20)
+    with grpc_client(front.grpc) as client:
+        for ask in (client.is_model_ready, client.get_model_config, client.get_system_shared_memory_status):
+            assert code(lambda ask=ask: ask(name)) == "RESOURCE_EXHAUSTED"
+    url = f"http://127.0.0.1:{front.ports[1]}/v2/trace/setting"
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(url, json.dumps({name: "1"}).encode(), timeout=20)
+    raised.value.close()
+    assert raised.value.code == 429
 
 
 def test_an_answer_that_cannot_be_handed_over_says_that_the_model_ran(front: Front) -> None:

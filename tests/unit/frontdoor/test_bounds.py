@@ -103,6 +103,14 @@ def test_json_that_is_no_tensor_is_refused(what: str) -> None:
         read_http("m", "", body, None)
 
 
+@pytest.mark.parametrize(
+    "request_", [{"inputs": [{}] * 257}, {"outputs": [{}] * 257}, {"parameters": {f"p{n}": 1 for n in range(1025)}}]
+)
+def test_json_of_too_much_is_refused(request_: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="at most"):
+        read_http("m", "", json.dumps(request_).encode(), None)
+
+
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "1e3", "\u0661", ""])
 def test_a_length_that_is_none_is_refused(length: str) -> None:
     with pytest.raises(InvalidArgument):
