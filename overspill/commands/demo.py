@@ -6,12 +6,15 @@ Exit code 1 when a request was lost, wrong or duplicated. Read `overspill/demo/s
 from __future__ import annotations
 
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
+from importlib.util import find_spec
 from pathlib import Path
 
-from fabric.errors import ConfigError
+from fabric.errors import ConfigError, MissingDependency
 
 LIMIT_S = 10.0
 """A dispatch round has about this long to decide (background of the public INFORMS TSL-Meituan challenge)."""
+NEEDED = ("numba", "onnx", "onnxruntime")
+"""What the dispatch example stands on: the extra `dispatch` of pyproject.toml. A plain installation has none of it."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
     """Runs the demo. Raises OverspillError when it cannot be set up."""
     from overspill.demo.show import DemoOptions, show
 
+    missing = " ".join(name for name in NEEDED if find_spec(name) is None)
+    if missing:
+        raise MissingDependency(f"the demo needs {missing}; install it: pip install {missing}")
     if not 0.5 <= args.limit_s <= 60.0:
         raise ConfigError(f"--limit-s is {args.limit_s}; give seconds between 0.5 and 60")
 

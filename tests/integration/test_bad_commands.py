@@ -146,7 +146,7 @@ def _told(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("dance",), ("call",), ("call", "double"), ("node", "--colour"), ("models",), ("call", "double", "--timeout-s",
+    [(), ("dance",), ("call",), ("call", "double"), ("models",), ("call", "double", "--timeout-s",
      "soon", "--registry", "dir:x", "--input", "i", "--output", "o")],
     ids=lambda words: "_".join(words[:3]) or "nothing",
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from overspill.cli import main
@@ -20,3 +22,9 @@ def test_a_misspelt_option_is_told_with_what_was_meant(
 ) -> None:
     assert main(typed) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert main(["demo"]) == 2
+    assert capsys.readouterr().err == "overspill: the demo needs numba; install it: pip install numba\n"
