@@ -79,12 +79,12 @@ class Declared:  # mutable: remembers what it has checked
         declared = self.tensors.get(spec.name)
         if declared is None:
             raise ModelFailed(
-                f"model {self.model!r} sets output {spec.name!r}, which its config.pbtxt does not declare"
+                f"model {self.model!r} sets output {spec.name!r}, which its config.pbtxt does not declare; add it there"
             )
         if declared.dtype != spec.dtype.name or not fits(declared.dims, spec.shape):
             raise ModelFailed(
                 f"model {self.model!r} sets output {spec.name!r} as {spec.dtype.name} {list(spec.shape)};"
-                f" its config.pbtxt declares {declared.dtype} {list(declared.dims)}"
+                f" its config.pbtxt declares {declared.dtype} {list(declared.dims)}; make them equal"
             )
 
     def _make(self, name: str, dtype: object, shape: tuple[int, ...]) -> TensorSpec:
@@ -151,7 +151,9 @@ class Outputs:  # mutable: filled by the model, then finished once
         """The layout of the reply and, when it did not fit the caller's memory, its bytes."""
         if len(self._specs) < len(self._declared.tensors):
             missing = ", ".join(repr(name) for name in self._declared.tensors if name not in self._specs)
-            raise ModelFailed(f"model {self._declared.model!r} returned without setting output {missing}")
+            raise ModelFailed(
+                f"model {self._declared.model!r} returned without setting output {missing}; set it in execute"
+            )
         layout = layout_of(tuple(self._specs.values()))
         if not self._aside:
             return layout, None

@@ -57,7 +57,9 @@ class OnnxModel:
                 payload, options, providers=_providers(config, onnxruntime, on_gpu=on_gpu)
             )
         except Exception as error:  # noqa: BLE001 - the library raises types of its own for every kind of bad file
-            raise ModelBroken(f"model {config.name!r}: model.onnx cannot be loaded: {_one_line(error)}") from None
+            raise ModelBroken(
+                f"model {config.name!r}: model.onnx cannot be loaded; export it again ({_one_line(error)})"
+            ) from None
         _compare(config, "input", config.inputs, self._session.get_inputs())
         _compare(config, "output", config.outputs, self._session.get_outputs())
         self._names = [decl.name for decl in config.outputs]

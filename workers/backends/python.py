@@ -66,8 +66,10 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
         if not hasattr(module, "Model"):
             raise ModelBroken(f"model {config.name!r} has no class of that name; define class Model in {path}")
         model = module.Model(config)
-        if not callable(model.execute):
-            raise ModelBroken(f"model {config.name!r}: execute in {path} is no function")
+        if not callable(getattr(model, "execute", None)):
+            raise ModelBroken(
+                f"model {config.name!r}: class Model has no function execute(self, inputs, outputs); write it in {path}"
+            )
     except ModelBroken:
         del sys.modules[name]
         raise
