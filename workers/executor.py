@@ -120,7 +120,10 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         elif control.word == "let_go":
             self._held.forget(control.number)
         elif control.word == "check":
-            self._station.end()
+            self._station.look()
+        elif control.word == "probe":
+            self._station.look(probe=True)
+            self._tell(Control("probed"))
         elif control.word == "prepare":
             self._station.prepare(control.models)
             self._tell(Control("prepared"))
@@ -130,7 +133,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
 
     def _tell_of_models(self, control: Control) -> None:
         if control.word == "ready":
-            self._station.end()  # what was loaded may have broken the context
+            self._station.look()  # what was loaded may have broken the context
             self._tell(Control("libraries", models=self._station.libraries()))
         self._tell(control)
 

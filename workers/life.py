@@ -6,9 +6,10 @@ module decides nothing: `workers/shell.py` does. Read that next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ProtocolError
+from workers.canary import ANSWER_S, Canary
 from workers.child import Child
 from workers.handover import MORE, RESEND, Control, Task, encode_control, pack_task
 from workers.lending import Lending
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from workers.job import Job
     from workers.repository import ModelSource
 
+_PROBED: Final = encode_control(Control("probed"))
 DEAF_MAX_S = 0.25
 """A process that ends closes its socket first, and an interpreter takes some time to end."""
 
@@ -58,6 +60,7 @@ class Life:  # mutable: alive, then reaped
         """It has said that its device's context is broken: it begins nothing any more."""
         self._reactor = reactor
         self._watch = Watch(now)
+        self._canary = Canary(now) if settings.device != "cpu" else None
         self._tenants: set[int] = set()
         self._sockets: set[int] = set()
         self._on_message = on_message
@@ -128,6 +131,11 @@ class Life:  # mutable: alive, then reaped
             until_s = job.deadline_s if job.ticket is None else job.ticket.latest_deadline_s(job.deadline_s)
             if now >= hang_at_s(began_ns / 1e9, until_s, speed.slowest_us, limit):
                 return f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit"
+        idle = ready and not in_hand and not self.anew
+        if self._canary is not None and self._canary.is_late(now, idle=idle):
+            return f"did not answer a probe of its device for {ANSWER_S:.0f} s"
+        if self._canary is not None and self._canary.is_due(now, idle=idle):
+            self.tell(Control("probe"))
         # Before it is ready it loads models, which may hold the interpreter for long: the start's own limit counts.
         busy = task_no != 0 or not ready
         return self._watch.look(Vitals(page.heartbeat, self.child.is_stopped(), busy), now)
@@ -148,6 +156,9 @@ class Life:  # mutable: alive, then reaped
         return [(no, job) for no, job in self.in_hand.items() if no > begun_no and not job.resend]
 
     def _message(self, message: bytes) -> bool:
+        if message == _PROBED and self._canary is not None:
+            self._canary.answered(self._reactor.now())
+            return False
         return self._on_message(self, message)
 
     def _exited(self, _events: int) -> None:

@@ -106,6 +106,18 @@ class Station:  # mutable: owns the device's context and what is pinned
         except DeviceError as error:
             raise self._judge(error) from error
 
+    def look(self, *, probe: bool = False) -> None:
+        """Between tasks: asks the context whether it is broken; with `probe`, by a kernel whose answer is checked.
+        Raises BrokenDevice; what ends a request only ends nothing here."""
+        if self._device is None:
+            return
+        try:
+            if probe:
+                self._device.probe()
+            self._device.settle()
+        except DeviceError as error:
+            self._judge(error)
+
     def make_room(self) -> None:
         """A request found no memory: what libraries keep for later is given back, so that the next one that fits may
         run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import threading
@@ -106,7 +105,7 @@ def test_a_bad_only_card_makes_the_node_not_ready_within_a_second(make: Callable
     node.file("xid").write_text("48\n63\n")
     assert wait_until(lambda: node.instance().readiness.value == "degraded", 10.0, 0.01)
     assert time.monotonic() - began_s < 10.0  # one second where nothing else runs
-    assert re.search(r"Xid 63 \(memory row remapped\): warn", node.node.log)
+    assert wait_until(lambda: "Xid 63 (memory row remapped): warn" in node.node.log, 10.0)
 
 
 def test_a_restart_waits_for_memory_that_stays_held_and_the_card_comes_back(make: Callable[..., FakeNode]) -> None:
@@ -139,6 +138,19 @@ def test_a_watcher_that_dies_or_whose_driver_is_lost_stops_nobody(make: Callable
     assert wait_until(lambda: "are watched again" in node.node.log, 10.0)
     node.file("xid").write_text("31\n")
     assert wait_until(lambda: "(generation 2) met CUDA error 719" in node.node.log, 10.0), node.node.log
+
+
+@pytest.mark.long
+def test_an_idle_context_that_broke_by_itself_is_found_by_a_probe(make: Callable[..., FakeNode]) -> None:
+    """R25: nobody asks, and the card reports nothing."""
+    node = make(standby="full")
+    node.ask()
+    node.await_standby()
+    node.file("error").write_text("719")
+    assert wait_until(lambda: "(generation 1) met CUDA error 719" in node.node.log, 30.0), node.node.log
+    node.file("error").unlink()
+    assert wait_until(lambda: len(node.node.executors()) == 2, 30.0)
+    assert node.ask()[0] > 1
 
 
 def test_without_a_driver_a_node_on_cuda_says_so(tmp_path: Path) -> None:

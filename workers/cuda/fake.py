@@ -3,7 +3,8 @@
 A card is a folder `card-N`. Who drills writes into it, and reads nothing else:
 `xid` (a line with a number reports that Xid), `recovery` (a number: the action that the driver wants), `lost` (its
 presence makes every question of the watcher fail), `slow` (seconds that each wait for the card takes), `memory` (its
-bytes), `held` (a pid: its memory is never free again, until the file is removed). Below `pids` lie what processes hold.
+bytes), `error` (a number: contexts answer that CUDA error from now on), `held` (a pid: its memory is never free again,
+until the file is removed). Below `pids` lie what processes hold.
 It computes nothing: models run on the processor. Read `workers/cuda/watcher.py` next.
 """
 
@@ -117,6 +118,8 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
         return sum(self._book.of_xid(xid) is XidClass.RESTART for xid in _reported(self._folder))
 
     def _check(self, doing: str) -> None:
+        with suppress(FileNotFoundError, ValueError):
+            self._code = self._code or int((self._folder / "error").read_text())
         if not self._code and self._xids() > self._since:
             self._code = _XID_CODE
         if self._code:
