@@ -22,7 +22,12 @@ from fabric.errors import (
 
 Code = grpc.StatusCode
 
-NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed", "no children to choose from")
+NOT_CONNECTED = (
+    "failed to connect to all addresses",
+    "DNS resolution failed",
+    "errors resolving",  # the same in newer versions
+    "no children to choose from",
+)
 """How gRPC begins an UNAVAILABLE that was met before a connection stood: nothing was sent. Wordings we do not know
 count as sent."""
 
@@ -65,5 +70,8 @@ def error_of(code: grpc.StatusCode, details: str) -> OverspillError:
             Fate.NEVER_RAN,
         )
     if code is Code.UNAVAILABLE and details.startswith(NOT_CONNECTED):
-        fate, sentence = Fate.NEVER_RAN, "no connection to the node could be made; check its address, or try another"
+        # What stands last is the system's own reason, such as "Connection refused"; before it gRPC tells its own way.
+        why = details.rpartition(": ")[2].rstrip("]")[:200]
+        sentence = "no connection to the node could be made; check its address, or try another"
+        return cls(f"{sentence} ({why})", Fate.NEVER_RAN)
     return cls(f"{sentence} ({code.name}: {details[:200]})", fate)

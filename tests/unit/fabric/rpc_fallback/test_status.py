@@ -41,5 +41,14 @@ def test_without_a_connection_nothing_ran(details: str) -> None:
     assert error_of(Code.UNAVAILABLE, details + "; last error: refused").fate is Fate.NEVER_RAN
 
 
+def test_the_reason_why_there_is_no_connection_is_the_systems_own() -> None:
+    refused = "; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused"
+    assert str(error_of(Code.UNAVAILABLE, NOT_CONNECTED[0] + refused)).endswith("try another (Connection refused)")
+    unknown = "errors resolving a:1: [field:hostname lookup error:address lookup failed for a:1: Domain name not found]"
+    error = error_of(Code.UNAVAILABLE, unknown)
+    assert str(error).endswith("try another (Domain name not found)")
+    assert error.fate is Fate.NEVER_RAN
+
+
 def test_long_details_are_cut() -> None:
     assert len(str(error_of(Code.INTERNAL, "x" * 5000))) < 400
