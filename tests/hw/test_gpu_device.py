@@ -126,7 +126,7 @@ def test_a_fault_answers_with_its_number_and_stays(card: Card, report: Report, f
         known_ms.append(taken_ms)
         gone_ms.append(victim.killed_ms())
     report.add(
-        "device",
+        "contexts",
         **{
             f"{fault.value}_known_ms": round(statistics.median(known_ms), 2),
             f"{fault.value}_gone_ms": round(statistics.median(gone_ms), 2),
@@ -159,8 +159,8 @@ def test_contexts_come_and_go(card: Card, nvml: Nvml, report: Report) -> None:
                 time.sleep(0.001)
             freed_ms.append(1e3 * (time.perf_counter() - began))
     figures = {"ready": ready_ms, "idle_gone": gone_ms, "hung_gone": hung_ms, "freed_after_end": freed_ms}
-    report.add("device", **{f"{name}_ms": round(statistics.median(values), 2) for name, values in figures.items()})
+    report.add("contexts", **{f"{name}_ms": round(statistics.median(values), 2) for name, values in figures.items()})
     report.add(
-        "device", context_bytes=max(held, default=0), holders_are_seen=bool(held), driver_answers=len(nvml.cards())
+        "contexts", context_bytes=max(held, default=0), holders_are_seen=bool(held), driver_answers=len(nvml.cards())
     )
     assert nvml.recovery_action(card.uuid) == 0
