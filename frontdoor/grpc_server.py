@@ -38,6 +38,9 @@ def options(message_bytes_max: int) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", STREAMS_MAX),
         # Or gRPC resets streams of a client that keeps to the limit, whenever ended ones are not yet cleared away.
         ("grpc.http.overload_protection", 0),
+        # A crowd that comes at once waits until its calls are taken; gRPC would cancel some of over 1000, unasked.
+        ("grpc.server.max_pending_requests", CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", CALLS_MAX),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -13,6 +13,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,6 +95,26 @@ def test_a_client_with_more_requests_than_a_connection_has_streams_loses_none(fr
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         calls = [infer.future(raw, timeout=60) for _ in range(1200)]
         assert [call.code() for call in calls] == [grpc.StatusCode.OK] * 1200
+
+
+def test_a_crowd_that_comes_at_once_is_answered_or_told_to_come_again(front: Front) -> None:
+    """Of over 1000 calls that wait to be taken, gRPC itself cancels some: a code that tells a client nothing."""
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name="echo_FP32", raw_input_contents=[bytes(4000)])
+    request.inputs.add(name="x", datatype="FP32", shape=[1000])
+    raw = request.SerializeToString()
+    with ExitStack() as stack:
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [stack.enter_context(grpc.insecure_channel(front.grpc, own)) for _ in range(8)]
+        calls = [
+            channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(raw, timeout=60)
+            for _ in range(400)
+            for channel in channels
+        ]
+        codes = Counter(call.code().name for call in calls)
+    assert set(codes) <= {"OK", "UNAVAILABLE"}, codes
+    assert codes["OK"] >= 1000
 
 
 USER = """
