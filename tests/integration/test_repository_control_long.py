@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -39,14 +37,16 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def call_us(client: Client, count: int = 200) -> float:
-    """What a call takes, the median of some."""
-    took = []
+def call_us(client: Client, pids: tuple[int, ...], count: int) -> float:
+    """What a call costs node and executor in processor time, which neighbours of the machine do not change."""
+    before = sum(processor_ns(pid) for pid in pids)
     for _ in range(count):
-        began_s = time.perf_counter()
         client.call("small", 1, 2)
-        took.append((time.perf_counter() - began_s) * 1e6)
-    return median(took)
+    return (sum(processor_ns(pid) for pid in pids) - before) / count / 1000
+
+
+def processor_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 def turn(control: NodeControl) -> None:
@@ -60,7 +60,7 @@ def turn(control: NodeControl) -> None:
 
 
 def come_and_go(tmp_path: Path, times: int) -> tuple[list[float], list[float], float, float]:
-    """The resident bytes of node and executor before and after, and what a call took then."""
+    """The resident bytes of node and executor before and after, and what a call cost them then."""
     models = tmp_path / "models"
     write_model(models, "heavy", HEAVY, CONFIG)
     write_model(models, "small", SMALL, CONFIG + IDEMPOTENT)
@@ -73,11 +73,14 @@ def come_and_go(tmp_path: Path, times: int) -> tuple[list[float], list[float], f
             turn(control)
         (executor,) = node.children()
         pids = node.process.pid, executor
-        before_us, fds = call_us(client), [descriptors(pid) for pid in pids]
+        calls = 2000 if times >= 100 else 200
+        for _ in range(3):  # until the node keeps as many answers as it ever does
+            before_us = call_us(client, pids, calls)
+        fds = [descriptors(pid) for pid in pids]
         before = [float(resident_bytes(pid)) for pid in pids]
         for _ in range(times):
             turn(control)
-        after_us = call_us(client)  # and the executor has let go what it was told to
+        after_us = call_us(client, pids, calls)  # and the executor has let go what it was told to
         after = [float(resident_bytes(pid)) for pid in pids]
         assert [descriptors(pid) for pid in pids] == fds
         assert node.children() == [executor]
@@ -96,4 +99,4 @@ def test_memory_is_flat_and_calls_are_as_fast_after_two_hundred_loads_and_failur
     before, after, before_us, after_us = come_and_go(tmp_path, 200)
     for then, now in zip(before, after, strict=True):
         assert now <= 1.02 * then
-    assert after_us <= 1.5 * before_us  # a machine with neighbours; 1.1 on a quiet one
+    assert after_us <= 1.3 * before_us  # whether a wake-up is found by looking or by sleeping costs that much
