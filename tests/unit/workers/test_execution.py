@@ -220,7 +220,7 @@ def test_warm_up_is_optional_and_timed(tmp_path: Path) -> None:
         ("Model = 3", "TypeError"),
         ("x = 1", "define class Model in "),
         ("class Model:\n    def __init__(self, config): raise OSError('no device')", "no device"),
-        ("class Model:\n    execute = 3\n    def __init__(self, config): pass", "is no function"),
+        ("class Model:\n    execute = 3\n    def __init__(self, config): pass", "has no function execute"),
     ],
 )
 def test_a_model_that_cannot_be_made(tmp_path: Path, code: str, says: str) -> None:
