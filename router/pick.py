@@ -52,6 +52,8 @@ class Nobody:
     def sentence(self, model: str) -> str:
         """What to tell the caller."""
         told = ", ".join(f"{name} is {reason}" for name, reason in self.excluded[:5])
+        if ";" in told:  # the trouble of a link says itself what to do, and another node would be no mend
+            return f"no node can take a request of {model!r} now: {told}"
         told = told or "every node that offered it is gone"
         return f"no node can take a request of {model!r} now ({told}); start another one, or try again later"
 

@@ -31,6 +31,9 @@ NOT_CONNECTED = (
 """How gRPC begins an UNAVAILABLE that was met before a connection stood: nothing was sent. Wordings we do not know
 count as sent."""
 
+CLOSED = ("Socket closed", "Connection reset by peer")
+"""Why there is no connection where somebody listens and hangs up: most often one end alone speaks TLS."""
+
 HANDSHAKE = "handshake failed"
 """What stands in such an UNAVAILABLE when TLS is the reason; the rest of it is OpenSSL's, and helps nobody."""
 
@@ -73,5 +76,10 @@ def error_of(code: grpc.StatusCode, details: str) -> OverspillError:
         # What stands last is the system's own reason, such as "Connection refused"; before it gRPC tells its own way.
         why = details.rpartition(": ")[2].rstrip("]")[:200]
         sentence = "no connection to the node could be made; check its address, or try another"
+        if why in CLOSED:
+            sentence = (
+                "the connection was closed while it was made; check whether the node asks for TLS or a certificate,"
+                " and that the address is that of a node"
+            )
         return cls(f"{sentence} ({why})", Fate.NEVER_RAN)
     return cls(f"{sentence} ({code.name}: {details[:200]})", fate)

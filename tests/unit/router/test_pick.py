@@ -114,3 +114,13 @@ def test_a_local_worker_is_local_by_its_link() -> None:
     offer = fleet.core.offer("plan")
     assert [worker.name for worker in offer.local] == ["near"]
     assert [worker.name for worker in offer.remote] == ["far"]
+
+
+def test_where_a_link_says_what_to_do_no_other_advice_is_given() -> None:
+    told = Nobody((("a", "pending (the node asks for a token; set the rpc token)"),)).sentence("plan")
+    assert (
+        told == "no node can take a request of 'plan' now: a is pending (the node asks for a token; set the rpc token)"
+    )
+    assert (
+        Nobody((("a", "ejected"),)).sentence("plan").endswith("(a is ejected); start another one, or try again later")
+    )

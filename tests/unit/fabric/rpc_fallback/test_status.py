@@ -50,5 +50,10 @@ def test_the_reason_why_there_is_no_connection_is_the_systems_own() -> None:
     assert error.fate is Fate.NEVER_RAN
 
 
+def test_a_node_that_hangs_up_may_want_tls() -> None:
+    closed = "; last error: UNAVAILABLE: ipv4:127.0.0.1:7071: Socket closed"
+    assert "asks for TLS" in str(error_of(Code.UNAVAILABLE, NOT_CONNECTED[0] + closed))
+
+
 def test_long_details_are_cut() -> None:
     assert len(str(error_of(Code.INTERNAL, "x" * 5000))) < 400
