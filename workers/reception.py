@@ -179,7 +179,7 @@ class Reception:  # mutable: the node's requests
         self._admission.over(job)
         job.model.tally.failed(BACKEND, monotonic() - job.arrived_s)
         fate = Fate.RAN if answered else Fate.UNKNOWN
-        error = ExecutorLost(f"the executor {why} while it ran the request; send it again if that is safe", fate)
+        error = ExecutorLost(f"the executor that had the request {why}; send it again if that is safe", fate)
         client = self.dedupe.clients[job.client_id]
         if job.model.idempotent and not answered:
             client.never_ran(job.request_no)
