@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,5 +83,9 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
 
 def _free_name(config: ModelConfig) -> str:
     """A module's name: of its own for each load, since an older one may serve until this is warm."""
-    name = f"overspill_model_{config.name}_{config.version}"
-    return next(each for each in chain([name], (f"{name}_{load}" for load in count(2))) if each not in sys.modules)
+    first = name = f"overspill_model_{config.name}_{config.version}"
+    load = 1
+    while name in sys.modules:
+        load += 1
+        name = f"{first}_{load}"
+    return name
