@@ -5,12 +5,13 @@ them can wait for the writer, and a read of some hundred bytes may meet a write,
 its sequence number at both ends and a checksum, a line its own. A torn page is no page: the reader looks again.
 
     page      head with sequence, node epoch, outstanding work, executors; up to 64 models; sequence again, checksum
-    lines     512 of {client, number of its requests that the node has accepted, check}; a client's line is one of the
-              eight that follow from its id
+    lines     512 of {client, number of its requests that the node has accepted and how many of them are not over,
+              check}; a client's line is one of the eight that follow from its id
 
 A reader reads its own line first, then the page: so a request that the page does not count yet may be counted twice for
-a moment, by page and reader, but never by neither. This module never maps memory and reads no clock. Read
-`fabric/transport.py` next.
+a moment, by page and reader, but never by neither. An executor answers its caller before the node hears of it: from how
+many are not over a reader knows which of its own the page still counts. This module never maps memory and reads no
+clock. Read `fabric/transport.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -50,6 +51,10 @@ FILE = "load.page"
 """The page's file, beside the node's socket: whoever may connect to that may map it."""
 assert _HEAD.size + MODELS_MAX * _MODEL.size + _END.size <= LINES_AT, "the page ends before the lines"
 assert LINES_AT + (LINES + PROBES) * LINE_BYTES <= PAGE_BYTES, "the lines end with the page"
+_ACCEPTED_BITS = 40
+_ACCEPTED_MAX = (1 << _ACCEPTED_BITS) - 1
+_IN_HAND_MAX = (1 << 64 - _ACCEPTED_BITS) - 1
+"""One word of a line: a million requests a second for twelve days, and sixteen million at once."""
 _MIX = 0x9E37_79B9_7F4A_7C15
 _U64 = (1 << 64) - 1
 
@@ -63,10 +68,12 @@ class ModelLoad(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one caller reads: the load as it should see it, and what is known of models."""
+    """What one caller reads: the load as it should see it, what is known of models, and how many of its own requests
+    the page counts as not over."""
 
     load: Load
     models: tuple[ModelLoad, ...]
+    in_hand: int
 
 
 class PageReport(NamedTuple):
@@ -114,15 +121,17 @@ class LoadPage:  # mutable: it is the writer
         self._memory[: len(page)] = page
         return self._sequence
 
-    def accept(self, client_id: int, accepted: int) -> bool:
-        """So many requests of this client are in the reports from now on; False where it finds no line."""
+    def accept(self, client_id: int, accepted: int, in_hand: int) -> bool:
+        """So many requests of this client are in the reports from now on, `in_hand` of them not over; False where it
+        finds no line."""
         at = self._lines.get(client_id)
         if at is None:
             at = self._free_line(client_id)
             if at is None:
                 return False
             self._lines[client_id] = at
-        self._memory[at : at + LINE_BYTES] = _LINE.pack(client_id, accepted, _line_check(client_id, accepted))
+        counts = min(in_hand, _IN_HAND_MAX) << _ACCEPTED_BITS | accepted & _ACCEPTED_MAX
+        self._memory[at : at + LINE_BYTES] = _LINE.pack(client_id, counts, _line_check(client_id, counts))
         return True
 
     def forget(self, client_id: int) -> None:
@@ -148,11 +157,12 @@ class LoadPage:  # mutable: it is the writer
 def read_both(lines: bytes, page: bytes, client_id: int, node_epoch: int) -> Reading | None:
     """What a client reads in copies of its `PROBES` lines and of the page, made in this order; None when either is
     torn, or the page is another life's."""
-    accepted, report = read_line(lines, client_id), read_report(page)
-    if accepted is None or report is None or report.node_epoch != node_epoch:
+    counts, report = read_line(lines, client_id), read_report(page)
+    if counts is None or report is None or report.node_epoch != node_epoch:
         return None
+    accepted, in_hand = counts
     load = Load(report.sequence, accepted, report.outstanding_us, report.executors)
-    return Reading(load, report.models)
+    return Reading(load, report.models, in_hand)
 
 
 def read_report(raw: bytes) -> PageReport | None:
@@ -170,14 +180,16 @@ def read_report(raw: bytes) -> PageReport | None:
     return PageReport(sequence, node_epoch, outstanding_us, executors, models)
 
 
-def read_line(raw: bytes, client_id: int) -> int | None:
-    """The client's number in a copy of its `PROBES` lines; 0 where it has none, None where a line of it is torn."""
+def read_line(raw: bytes, client_id: int) -> tuple[int, int] | None:
+    """The client's requests that were accepted and that are not over, in a copy of its `PROBES` lines; none where it
+    has no line, None where a line of it is torn."""
     for at in range(0, min(len(raw), PROBES * LINE_BYTES) - LINE_BYTES + 1, LINE_BYTES):
-        client, accepted, check = _LINE.unpack_from(raw, at)
+        client, counts, check = _LINE.unpack_from(raw, at)
         if client == client_id:
-            return int(accepted) if check == _line_check(client, accepted) else None
-    return 0
+            whole = check == _line_check(client, counts)
+            return (counts & _ACCEPTED_MAX, counts >> _ACCEPTED_BITS) if whole else None
+    return 0, 0
 
 
-def _line_check(client_id: int, accepted: int) -> int:
-    return (client_id * _MIX ^ (accepted + 1) * 0xC2B2_AE3D_27D4_EB4F) & _U64
+def _line_check(client_id: int, counts: int) -> int:
+    return (client_id * _MIX ^ (counts + 1) * 0xC2B2_AE3D_27D4_EB4F) & _U64

@@ -120,7 +120,7 @@ class Core:
     def told(self, worker: Worker, page: Page, kind: Kind) -> None:
         """The load page of a worker was read for a request of this kind."""
         with self.lock:
-            worker.ahead.reported(page.load, page.made_at_s)
+            worker.ahead.reported(page.load, page.made_at_s, None, page.in_hand)
             if page.unit_ms:
                 worker.speed.told(kind, page.unit_ms, page.made_at_s)
 

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 class Page(NamedTuple):  # made for each read
     """What a read of a worker's load page gave: its report, when that was made (our clock), and, where the page tells
-    it, what one unit of the model's work takes there now in milliseconds (0 where it does not)."""
+    it, what one unit of the model's work takes there now in milliseconds (0 where it does not) and how many of our
+    requests it counts as not over (-1 where it does not)."""
 
     load: Load
     made_at_s: float
     unit_ms: float = 0.0
+    in_hand: int = -1
 
 
 class Dispatch:  # mutable: ends once
@@ -49,6 +51,7 @@ class WorkAhead:  # mutable: report and log of one life of one worker
     __slots__ = (
         "_accepted",
         "_executors",
+        "_last_ms",
         "_out",
         "_reported_at_s",
         "_reported_ms",
@@ -64,6 +67,7 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         self._reported_at_s = 0.0
         self._executors = 1
         self._sent = 0
+        self._last_ms = 0.0  # the work of the dispatch that ended last
         self._out: dict[Dispatch, None] = {}  # in the order they were sent
         self._unseen_ms = 0.0
 
@@ -78,6 +82,8 @@ class WorkAhead:  # mutable: report and log of one life of one worker
     def ended(self, dispatch: Dispatch) -> None:
         """A dispatch came to its end, with or without an answer."""
         del self._out[dispatch]
+        if dispatch.work_ms:
+            self._last_ms = dispatch.work_ms
         if dispatch.number > self._accepted:
             self._unseen_ms -= dispatch.work_ms
         else:
@@ -87,8 +93,10 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         if not self._out:
             self._unseen_ms = 0.0  # sums of floats drift; nothing out is exactly nothing
 
-    def reported(self, load: Load, made_at_s: float, of: Dispatch | None = None) -> bool:
-        """Takes in a report made at `made_at_s`, which came with the answer `of` a dispatch; False if it is old."""
+    def reported(self, load: Load, made_at_s: float, of: Dispatch | None = None, in_hand: int = -1) -> bool:
+        """Takes in a report made at `made_at_s`, which came with the answer `of` a dispatch; False if it is old.
+        `in_hand`: how many of ours it counts as not over, where it tells. An executor answers us before its node hears
+        of it, so what has ended here may be among them: that is taken off."""
         if of is not None and of.number > load.accepted and of is next(iter(self._out)):
             self._renumber(of.number - load.accepted)
         if load.sequence <= self._sequence:
@@ -106,13 +114,19 @@ class WorkAhead:  # mutable: report and log of one life of one worker
         else:
             accepted = self._accepted
         if of is not None:
+            self._last_ms = of.work_ms
             of.work_ms = 0.0  # a node leaves the request that it answers out of the report: nothing is to be taken off
-        unseen_ms = 0.0
+        unseen_ms, unseen = 0.0, 0
         for dispatch in reversed(self._out):
             if dispatch.number <= accepted:
                 break
             unseen_ms += dispatch.work_ms
+            unseen += 1
         self._unseen_ms = unseen_ms
+        over = in_hand - (len(self._out) - unseen)
+        if over > 0:
+            left_ms = self._reported_ms - over * self._last_ms
+            self._reported_ms = left_ms if left_ms > 0.0 else 0.0
         return True
 
     def _renumber(self, over: int) -> None:

@@ -58,7 +58,7 @@ class Pages:
             reading = link.read_page(Deadline(now + READ_MAX_S))
         except OverspillError:
             return None
-        return Page(reading.load, now - AGE_S / 2.0)
+        return Page(reading.load, now - AGE_S / 2.0, in_hand=reading.in_hand)
 
 
 def _on_a_loop() -> bool:

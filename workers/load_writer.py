@@ -80,7 +80,7 @@ class LoadWriter:  # mutable: owns the page's mapping
         for client_id in changed:
             client = reception.dedupe.clients.get(client_id)
             if client is not None:
-                self._page.accept(client_id, client.accepted)
+                self._page.accept(client_id, client.accepted, len(client.running))
 
     def _key(self, name: str) -> int:
         key = self._keys.get(name)

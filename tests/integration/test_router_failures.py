@@ -209,6 +209,16 @@ def one_stop(
         nodes.go_on("a")
 
 
+def test_one_after_the_other_stay_near(nodes: Nodes) -> None:
+    """The page of the near node may count a request for a moment that has its answer already."""
+    nodes.start("near")
+    nodes.start("far", "rpc")
+    nodes.wait_ready("near", "far")
+    with Router.connect(nodes.registry) as router:
+        workers = Counter(noted(router, "slow", number, 30).trace.worker for number in range(20))
+    assert workers["near"] >= 15, workers
+
+
 def wait_ready(router: Router) -> None:
     """Waits until the router counts two nodes as ready."""
     end_s = time.monotonic() + 30.0

@@ -84,7 +84,7 @@ def test_a_load_page_is_read_whole_under_a_writer_that_never_pauses() -> None:
     page = LoadPage(memoryview(memory), 9)
     models = tuple(ModelLoad(key, key, key) for key in range(60))
     page.publish(0, 1, models)
-    page.accept(7, 0)
+    page.accept(7, 0, 0)
     over = threading.Event()
 
     def write() -> None:
@@ -92,7 +92,7 @@ def test_a_load_page_is_read_whole_under_a_writer_that_never_pauses() -> None:
         while not over.is_set():
             number += 1
             page.publish(number, 1, tuple(model._replace(queued=number & 0xFFFF) for model in models))
-            page.accept(7, number)
+            page.accept(7, number, 1)
 
     with EchoWorld(memory) as world:
         channel = world.open()

@@ -76,18 +76,18 @@ def test_each_client_reads_its_own_line() -> None:
     page, memory = _page()
     clients = [Random(3).getrandbits(64) + number for number in range(200)]
     for client in clients:
-        assert page.accept(client, client % 1000)
+        assert page.accept(client, client % 1000, client % 7)
     for client in clients:
-        assert read_line(_lines(memory, client), client) == client % 1000
+        assert read_line(_lines(memory, client), client) == (client % 1000, client % 7)
     page.forget(clients[0])
-    assert read_line(_lines(memory, clients[0]), clients[0]) == 0
+    assert read_line(_lines(memory, clients[0]), clients[0]) == (0, 0)
 
 
 def test_a_torn_line_is_no_line() -> None:
     page, memory = _page()
-    page.accept(9, 5)
+    page.accept(9, 5, 2)
     before = _lines(memory, 9)
-    page.accept(9, 6)
+    page.accept(9, 6, 2)
     mixed = before[:8] + _lines(memory, 9)[8:16] + before[16:]
     assert read_line(mixed, 9) is None
 
@@ -95,7 +95,7 @@ def test_a_torn_line_is_no_line() -> None:
 def test_a_client_whose_lines_are_all_taken_is_told() -> None:
     page, _ = _page()
     same = [client for client in range(1, 200_000) if line_at(client) == line_at(1)][: PROBES + 1]
-    assert [page.accept(client, 1) for client in same] == [True] * PROBES + [False]
+    assert [page.accept(client, 1, 0) for client in same] == [True] * PROBES + [False]
 
 
 def test_memory_that_is_too_small_is_refused() -> None:

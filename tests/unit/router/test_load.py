@@ -44,6 +44,29 @@ def test_a_request_that_a_later_report_still_holds_is_taken_off_when_it_ends() -
     assert ahead.wait_ms(0.0) == (0.0, 0.0)
 
 
+def test_a_page_that_still_counts_what_has_ended_here_is_set_right() -> None:
+    """The executor answers before the node hears of it: the next pick of a caller that asks one after the other must
+    not take its own last request for a queue."""
+    ahead = WorkAhead()
+    mine = ahead.sent(30.0)
+    ahead.reported(Load(1, 1, 0, 1), 0.0, mine)
+    ahead.ended(mine)
+    ahead.reported(Load(2, 1, 29_000, 1), 0.0, None, 1)
+    assert ahead.wait_ms(0.0) == (0.0, 0.0)
+    ahead.reported(Load(3, 1, 100_000, 1), 0.0, None, 0)  # the page knows of the end: all that it tells is others'
+    assert ahead.wait_ms(0.0)[0] == pytest.approx(100.0)
+
+
+def test_a_page_that_counts_what_is_out_is_taken_as_it_is() -> None:
+    ahead = WorkAhead()
+    for _ in range(2):
+        ahead.ended(ahead.sent(30.0))
+    ahead.sent(30.0)
+    ahead.sent(30.0)
+    ahead.reported(Load(1, 3, 30_000, 1), 0.0, None, 1)  # of four it has seen three, two of which are over
+    assert ahead.wait_ms(0.0) == (pytest.approx(30.0), pytest.approx(30.0))
+
+
 def test_an_old_report_that_comes_late_changes_nothing() -> None:
     ahead = WorkAhead()
     ahead.sent(1.0)

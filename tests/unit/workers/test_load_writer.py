@@ -95,6 +95,7 @@ def test_many_changes_are_one_report(world: World) -> None:
     assert world.reactor.run(WRITE_S) == 1
     mine, others = world.read(7), world.read(8)
     assert (mine.load.accepted, others.load.accepted) == (5, 1)
+    assert (mine.in_hand, others.in_hand) == (5, 1)
     assert mine.load.outstanding_us == sum(job.work_us for job in jobs) > 0
     assert [(model.key, model.queued) for model in mine.models] == [(model_key("double"), 6)]
 
