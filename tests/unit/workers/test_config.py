@@ -46,8 +46,8 @@ def test_ipv6_listen() -> None:
         ("models = 'a'\nstandby = 'warm'", "give one of off, context, full"),
         ("models = 'a'\ninject = 'boom:at=1'", "inject 'boom' is unknown"),
         ("models = 'a'\ninject = 'trap:at=1'", "breaks a GPU and devices are cpu:1"),
-        ("models = 'a'\ndevices = 'fake:1'\ninject = 'trap@double:evry=1'", "does not say when"),
-        ("modles = 'a'", "setting modles is unknown; did you mean models?"),
+        ("models = 'a'\ndevices = 'fake:1'\ninject = 'trap@double:evry=1'", "does not say when"),  # codespell:ignore
+        ("modles = 'a'", "setting modles is unknown; did you mean models?"),  # codespell:ignore
         ("models = 'a'\nquarantine_faults = -1", "quarantine_faults is -1"),
         ("models = 'a'\ndevices = 'cpu:0'", "device 'cpu:0' is unknown"),
         ("models = 'a'\ndevices = 'cpu:40,cpu:40'", "80 executors"),
