@@ -92,5 +92,5 @@ def test_the_first_file_system_holds_what_it_should(modules: Modules, tmp_path: 
 def test_the_short_form_is_short() -> None:
     assert in_short_form("test_many_at_once[events2-async]")
     assert not in_short_form("test_many_at_once[events2-blocking]")
-    assert not in_short_form("test_killed_after_send[events2-async-300000-die_reply]")
+    assert not in_short_form("test_killed_after_send[events2-blocking-300000-die_reply]")
     assert not in_short_form("test_each_byte[events2-async]")
