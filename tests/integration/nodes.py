@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +98,15 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it ended since it was listed
         return b""
+
+
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process lead to."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed since it was listed
+            found.append(str(link.readlink()))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

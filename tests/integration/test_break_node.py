@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from socket import MSG_DONTWAIT
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ from tests.integration.nodes import (
     SLEEP,
     client_of,
     fails,
+    open_files,
     rough_models,
     running_node,
     soon,
@@ -41,6 +41,7 @@ from tests.integration.nodes import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SPOILER = """
 import os, socket, sys
@@ -154,20 +155,12 @@ def test_a_node_without_descriptors_starts_its_children_when_it_has_some(tmp_pat
         assert client.call("rough", OK, 1) == [0, 1]
 
 
-def _target(fd: Path) -> str:
-    try:
-        return str(fd.readlink())
-    except FileNotFoundError:  # it was closed since it was listed
-        return ""
-
-
 def test_nothing_is_kept_of_a_client_that_left_with_a_request_in_the_queue(tmp_path: Path) -> None:
     with running_node(tmp_path, rough_models(tmp_path)) as node, client_of(node) as other:
         other.call("rough", SLEEP, 700)  # so slow it is
-        fds = Path(f"/proc/{node.process.pid}/fd")
 
         def arenas() -> int:
-            return sum("overspill-arena" in _target(fd) for fd in fds.iterdir())
+            return sum("overspill-arena" in each for each in open_files(node.process.pid))
 
         before = arenas()
         slow = threading.Thread(target=lambda: other.call("rough", SLEEP, 6000))  # a busy machine needs seconds
