@@ -7,6 +7,7 @@ models that the node serves are listed in `tests/contract/echo_node.py`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -146,6 +147,9 @@ class AsyncCaller(Loop):
 CALLERS: dict[str, Callable[[], Caller]] = {"blocking": BlockingCaller, "async": AsyncCaller}
 
 
+_CLIENTS = itertools.count(1)
+
+
 class Client:
     """A channel with request numbers, and bodies made from and compared with one pool of seeded bytes."""
 
@@ -153,7 +157,7 @@ class Client:
         self.world = world
         self.caller = caller
         self.channel = channel if channel is not None else world.open_channel()
-        self._client_id = client_id or id(self) & 0xFFFF_FFFF
+        self._client_id = client_id or os.getpid() << 24 | next(_CLIENTS)  # an address is used again
         self._numbers = iter(range(1, 1 << 40))
         self._lock = threading.Lock()
 
