@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import astuple
+from mmap import PROT_READ, mmap
 from typing import TYPE_CHECKING
 
 from workers.repository import ModelSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 @contextmanager
@@ -31,7 +32,13 @@ def packed(sources: tuple[ModelSource, ...]) -> Iterator[int]:
 
 
 def unpack(fd: int) -> tuple[ModelSource, ...]:
-    """Reads what the node packed, and closes the descriptor."""
-    with open(fd, "rb") as file:
-        file.seek(0)  # the position is the writer's, whose description this is
-        return tuple(ModelSource(*parts) for parts in json.loads(file.read()))
+    """Reads what the node packed, and closes the descriptor.
+
+    Every executor of a node is handed the same open file, position included, and they read at the same time: so the
+    position is neither trusted nor moved.
+    """
+    try:
+        with mmap(fd, 0, prot=PROT_READ) as packed_bytes:
+            return tuple(ModelSource(*parts) for parts in json.loads(packed_bytes[:]))
+    finally:
+        os.close(fd)
