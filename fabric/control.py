@@ -82,8 +82,10 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFacts:
-    """One executor of a node now. `generation` counts its processes, the standby's too; `state` is the sentinel's word,
-    `ready` says whether it takes work. `card` is the UUID of its GPU, empty on a processor."""
+    """One executor of a node now. `generation` counts its processes, the standby's too; `pid` is the one at work, 0
+    while there is none; `state` is the sentinel's word, `ready` says whether it takes work. `card` is the UUID of its
+    GPU, empty on a processor. The process has registered callers' memory with the GPU `registrations` times, and
+    `pinned_bytes` of it are now, as of a tenth of a second ago."""
 
     number: int
     device: str
@@ -93,6 +95,9 @@ class ExecutorFacts:
     card: str = ""
     card_bytes: int = 0
     card_used_bytes: int = 0
+    pid: int = 0
+    registrations: int = 0
+    pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

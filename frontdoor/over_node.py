@@ -97,6 +97,13 @@ class NodeEngine:  # mutable: owns a session
             gauge("generation", "Processes of this executor so far, standbys too", [e.generation for e in executors]),
             gauge("ready", "Whether it takes work", [float(each.ready) for each in executors]),
             gauge("restarts", "Processes after the first", [e.generation - 1 for e in executors], counts=True),
+            gauge(
+                "registrations",
+                "Times that its process has registered callers' memory with its GPU",
+                [each.registrations for each in executors],
+                counts=True,
+            ),
+            gauge("pinned_bytes", "Callers' memory registered with its GPU", [each.pinned_bytes for each in executors]),
             memory("total", "Memory of the GPU", [each.card_bytes for each in cards.values()]),
             memory("used", "Memory of the GPU in use", [each.card_used_bytes for each in cards.values()]),
         )

@@ -5,12 +5,14 @@ It asks the management library and makes no context. Read `workers/cuda/nvml.py`
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from fabric.errors import MissingDependency, OverspillError
+from fabric.errors import ConfigError, MissingDependency, OverspillError
 from overspill.findings import Finding, Grade
 from workers.cuda.faults import read_faults
 from workers.cuda.units import in_gib
+from workers.cuda.visible import ORDER_VARIABLE, VARIABLE, shown_cards
 from workers.device import OverseerError, open_overseer
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def _cards(overseer: Overseer) -> Iterator[Finding]:
         cards = overseer.cards()
         if not cards:
             yield Finding(Grade.MISSING, "gpu", "the driver is there and has no GPU; look at `nvidia-smi`")
+        shown = shown_cards(os.environ.get(VARIABLE), os.environ.get(ORDER_VARIABLE, ""), cards)
         for card in cards:
             free, action = in_gib(overseer.free_bytes(card.uuid)), overseer.recovery_action(card.uuid)
             if action:
@@ -56,6 +59,7 @@ def _cards(overseer: Overseer) -> Iterator[Finding]:
                 yield Finding(Grade.BROKEN, card.uuid, wanted)
             else:
                 told = f"{card.model}, cuda:{card.index}, {free} of {in_gib(card.memory_bytes)} free"
-                yield Finding(Grade.OK, card.uuid, told)
-    except OverseerError as error:
+                hidden = "" if card in shown else f"; hidden by {VARIABLE}, so a node leaves it alone"
+                yield Finding(Grade.OK, card.uuid, told + hidden)
+    except (OverseerError, ConfigError) as error:
         yield Finding(Grade.BROKEN, "gpu", str(error))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from discovery.instance import CardFacts
 from workers.child import Settings
 from workers.cuda.faults import XidClass, read_faults
+from workers.cuda.visible import ORDER_VARIABLE, VARIABLE, shown_cards
 from workers.cuda.watch import CardWatch
 from workers.device import CPU, asked_devices, chosen_cards, device_word
 from workers.fitting import Spot
@@ -28,6 +29,7 @@ from workers.standby import CONTEXT_BYTES
 if TYPE_CHECKING:
     from fabric.local.reactor import Reactor
     from workers.config import NodeConfig
+    from workers.device import Card
     from workers.shell import ExecutorShell
 
 _log = logging.getLogger(__name__)
@@ -59,8 +61,8 @@ class NodeCards:  # mutable: owns the watcher
             _log.info("the fake cards lie in %s", self._folder)
         if self._kind != CPU:
             self._watch = CardWatch(reactor, self._kind, str(self._folder))
-        # Each `fake:N` is N cards of its own.
-        chosen = chosen_cards(asked, self._watch.cards if self._watch is not None else ())
+        cards = self._watch.cards if self._watch is not None else ()
+        chosen = chosen_cards(asked, cards, self._shown(cards))
         self.seats = tuple(
             Seat(
                 word=device_word(self._kind, card, str(self._folder)),
@@ -72,6 +74,14 @@ class NodeCards:  # mutable: owns the watcher
             )
             for card in chosen
         )
+
+    def _shown(self, cards: tuple[Card, ...]) -> tuple[Card, ...]:
+        """Those that we may use, by UUID: what a scheduler has hidden is somebody else's."""
+        if self._kind == "fake":
+            from workers.cuda.fake import visible_cards
+
+            return shown_cards(visible_cards(str(self._folder)), "", cards)
+        return shown_cards(os.environ.get(VARIABLE), os.environ.get(ORDER_VARIABLE, ""), cards)
 
     def settings(self, node_epoch: int) -> Settings:
         """What all executors are told."""

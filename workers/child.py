@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.local.sockets import close_all, receive_now, send_now, seqpacket_pair
+from workers.device import FAKE_UUID
 from workers.handover import SharedPage
 
 if TYPE_CHECKING:
@@ -81,13 +82,16 @@ def python_module(module: str) -> list[str]:
 
 def child_environment(threads: int | None = None, device: str = "cpu") -> dict[str, str]:
     """Our environment, with our packages on the path and, for an executor, its share of the processors and its card:
-    whatever library a model uses, that card is the only one it sees."""
+    whatever library a model uses, that card is the only one it sees, and on a fake one it sees no real one."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, environment.get("PYTHONPATH", "")]))
     for variable in _THREAD_VARIABLES if threads else ():
         environment.setdefault(variable, str(threads))
-    if device.startswith("cuda:"):
-        environment["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")
+    kind, _, rest = device.partition(":")
+    if kind == "cuda":
+        environment["CUDA_VISIBLE_DEVICES"] = rest
+    elif kind == "fake":
+        environment["CUDA_VISIBLE_DEVICES"] = FAKE_UUID + rest.partition(":")[0]
     return environment
 
 

@@ -163,6 +163,9 @@ def _facts_of(shell: ExecutorShell) -> ExecutorFacts:
     machine, seat = shell.machine, shell.seat
     device = ":".join(seat.word.split(":")[:2])  # what follows says where a fake one lies
     facts = ExecutorFacts(shell.desk.number, device, machine.generation, machine.state.value, ready=shell.desk.open)
+    if shell.pid:
+        page = shell.lives[0].child.page
+        facts = replace(facts, pid=shell.pid, registrations=page.registered, pinned_bytes=page.pinned_bytes)
     if seat.card is None or seat.cards is None:
         return facts
     whole, free = seat.card.memory_bytes, seat.cards.free_bytes(seat.card.uuid)

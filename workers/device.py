@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from fabric.errors import ConfigError
 
 EXECUTORS_MAX: Final = 64
 CPU: Final = "cpu"
+FAKE_UUID: Final = "FAKE-"
+"""Before a fake card's number: its name, whatever place it has among the cards."""
 CODE_NONE: Final = 0
 CODE_OUT_OF_MEMORY: Final = 2
 
@@ -147,35 +150,53 @@ def asked_devices(text: str) -> tuple[Asked, ...]:
     return tuple(asked)
 
 
-def chosen_cards(asked: tuple[Asked, ...], cards: tuple[Card, ...]) -> tuple[Card | None, ...]:
+def chosen_cards(
+    asked: tuple[Asked, ...], cards: tuple[Card, ...], shown: tuple[Card, ...] | None = None
+) -> tuple[Card | None, ...]:
     """One entry for each executor: its card, None for a processor. A card that is named twice gets two executors.
 
-    Raises ConfigError for a card that is not there.
+    `shown` are the cards that CUDA_VISIBLE_DEVICES leaves; None for all. Raises ConfigError for a card that is not
+    there, or not among those.
     """
+    shown = cards if shown is None else shown
     chosen: list[Card | None] = []
+    fakes = iter(cards)
     for kind, which in asked:
         if kind == CPU:
             chosen += [None] * int(which)
-        elif kind == "fake" or which == "all":
+        elif kind == "fake":  # each item is so many cards of its own
+            chosen += [card for card in islice(fakes, int(which)) if card in shown]
+        elif which == "all":
             if not cards:
                 raise ConfigError("devices ask for cuda:all and no GPU is here; look at `nvidia-smi`, or give cpu:N")
-            chosen += cards
+            if not shown:
+                raise ConfigError(
+                    f"CUDA_VISIBLE_DEVICES hides all {len(cards)} GPUs from this node; set it otherwise, or give cpu:N"
+                )
+            chosen += shown
         else:
             found = [card for card in cards if which in (card.uuid, str(card.index))]
             if not found:
-                here = ", ".join(f"{card.index} ({card.uuid})" for card in cards) or "none"
-                raise ConfigError(f"there is no GPU {which!r} here; GPUs are {here}")
+                raise ConfigError(f"there is no GPU {which!r} here; GPUs are {_told(cards)}")
+            if found[0] not in shown:
+                raise ConfigError(
+                    f"GPU {which!r} is hidden by CUDA_VISIBLE_DEVICES, which leaves {_told(shown)}; name one of those"
+                )
             chosen += found
     if len(chosen) > EXECUTORS_MAX:
         raise ConfigError(f"devices ask for {len(chosen)} executors; at most {EXECUTORS_MAX} fit a node")
     return tuple(chosen)
 
 
+def _told(cards: tuple[Card, ...]) -> str:
+    return ", ".join(f"{card.index} ({card.uuid})" for card in cards) or "none"
+
+
 def device_word(kind: str, card: Card | None, folder: str) -> str:
     """How an executor is told its device; `folder` is where the fakes live."""
     if card is None:
         return CPU
-    return f"cuda:{card.uuid}" if kind == "cuda" else f"fake:{card.index}:{folder}"
+    return f"cuda:{card.uuid}" if kind == "cuda" else f"fake:{card.uuid.removeprefix(FAKE_UUID)}:{folder}"
 
 
 def open_device(word: str) -> Device | None:
@@ -191,8 +212,8 @@ def open_device(word: str) -> Device | None:
     if kind == "fake":
         from workers.cuda.fake import FakeDevice
 
-        index, _, folder = rest.partition(":")
-        return FakeDevice(folder, int(index))
+        number, _, folder = rest.partition(":")
+        return FakeDevice(folder, int(number))
     return None
 
 

@@ -98,6 +98,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
     def _beat(self) -> None:
         while True:
             self._page.beat()
+            self._page.pinned(*self._station.pinned)
             time.sleep(HEARTBEAT_S)
 
     def _control(self, control: Control, descriptors: tuple[int, ...]) -> bool:

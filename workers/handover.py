@@ -208,6 +208,8 @@ _HEARTBEAT: Final = 0
 _RUNNING: Final = 1
 _BEGAN: Final = 2
 _ANSWERED: Final = 3
+_REGISTERED: Final = 4
+_PINNED: Final = 5
 
 
 class SharedPage:  # mutable: words of memory that two processes map
@@ -252,6 +254,11 @@ class SharedPage:  # mutable: words of memory that two processes map
         """The node was told of the running task, whose number stays."""
         self._words[_BEGAN] = 0
 
+    def pinned(self, registered: int, nbytes: int) -> None:
+        """The executor has registered memory with its device so often, and so many bytes are now."""
+        self._words[_REGISTERED] = registered
+        self._words[_PINNED] = nbytes
+
     @property
     def heartbeat(self) -> int:
         """How many times the executor has shown a sign of life."""
@@ -272,3 +279,13 @@ class SharedPage:  # mutable: words of memory that two processes map
     def answered_no(self) -> int:
         """The last task whose final frame its tenant got straight from the executor."""
         return self._words[_ANSWERED]
+
+    @property
+    def registered(self) -> int:
+        """How often it has registered memory with its device."""
+        return self._words[_REGISTERED]
+
+    @property
+    def pinned_bytes(self) -> int:
+        """How much of the tenants' memory is registered with its device."""
+        return self._words[_PINNED]

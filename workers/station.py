@@ -69,6 +69,11 @@ class Station:  # mutable: owns the device's context and what is pinned
         injections = read_injections(settings.inject)
         self._injector = Injector(injections, settings.generation, self._device) if injections else None
 
+    @property
+    def pinned(self) -> tuple[int, int]:
+        """(how often memory was registered with the device, bytes that are now)."""
+        return (self._pins.registered, self._pins.pinned_bytes) if self._pins is not None else (0, 0)
+
     def adopt(self, tenant_no: int, arena: Arena) -> None:
         """A tenant's arena is mapped."""
         if self._pins is not None:

@@ -1,10 +1,11 @@
 """Cards that are folders: the same interface as a real one, so that drills and tests break GPUs where there are none.
 
-A card is a folder `card-N`. Who drills writes into it, and reads nothing else:
+A card is a folder `card-N`, and its UUID is FAKE-N. Who drills writes into it, and reads nothing else:
 `xid` (a line with a number reports that Xid), `recovery` (a number: the action that the driver wants), `lost` (its
 presence makes every question of the watcher fail), `slow` (seconds that each wait for the card takes), `memory` (its
 bytes), `error` (a number: contexts answer that CUDA error from now on), `held` (a pid: its memory is never free again,
-until the file is removed). Below `pids` lie what processes hold.
+until the file is removed), `model` (its name), `place` (its number among the cards, if not N). Below `pids` lie what
+processes hold. A file `visible` beside the cards stands for CUDA_VISIBLE_DEVICES.
 It computes nothing: models run on the processor. Read `workers/cuda/watcher.py` next.
 """
 
@@ -18,7 +19,16 @@ from pathlib import Path
 from typing import Final
 
 from workers.cuda.faults import XidClass, read_faults
-from workers.device import CODE_OUT_OF_MEMORY, Card, DeviceError, DeviceFault, Holder, OverseerError, XidEvent
+from workers.device import (
+    CODE_OUT_OF_MEMORY,
+    FAKE_UUID,
+    Card,
+    DeviceError,
+    DeviceFault,
+    Holder,
+    OverseerError,
+    XidEvent,
+)
 
 MODEL: Final = "Overspill fake GPU"
 MEMORY_BYTES: Final = 16 << 30
@@ -42,6 +52,14 @@ def make_cards(folder: str, count: int) -> None:
         (Path(folder) / f"card-{number}" / "pids").mkdir(parents=True, exist_ok=True)
 
 
+def visible_cards(folder: str) -> str | None:
+    """What CUDA_VISIBLE_DEVICES would say of these cards."""
+    try:
+        return (Path(folder) / "visible").read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
 def remove_cards(folder: str) -> None:
     """Removes the folders."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -50,8 +68,8 @@ def remove_cards(folder: str) -> None:
 class FakeDevice:  # mutable: remembers what is pinned, and what broke
     """A context on a fake card: it lasts as long as the process. What CUDA refuses about pinning, it refuses too."""
 
-    def __init__(self, folder: str, index: int) -> None:
-        self._folder = Path(folder) / f"card-{index}"
+    def __init__(self, folder: str, number: int) -> None:
+        self._folder = Path(folder) / f"card-{number}"
         self._code = 0
         self._hangs = False
         self.pinned: dict[int, int] = {}
@@ -135,10 +153,10 @@ class FakeOverseer:  # mutable: remembers how far it has read
 
     def cards(self) -> tuple[Card, ...]:
         """See `Overseer`."""
-        folders = sorted(self._folder.glob("card-*"), key=lambda folder: int(folder.name[5:]))
+        folders = sorted(self._folder.glob("card-*"), key=_place)
         return tuple(
-            Card(number, f"FAKE-{folder.name[5:]}", MODEL, _whole_bytes(folder))
-            for number, folder in enumerate(folders)
+            Card(place, FAKE_UUID + folder.name[5:], _model(folder), _whole_bytes(folder))
+            for place, folder in enumerate(folders)
         )
 
     def events(self, timeout_s: float) -> tuple[XidEvent, ...]:
@@ -170,13 +188,25 @@ class FakeOverseer:  # mutable: remembers how far it has read
         return max(0, _whole_bytes(folder) - sum(each.nbytes for each in _holders(folder)))
 
     def _of(self, uuid: str) -> Path:
-        return self._folder / f"card-{uuid.removeprefix('FAKE-')}"
+        return self._folder / f"card-{uuid.removeprefix(FAKE_UUID)}"
 
     def _here(self, uuid: str) -> Path:
         folder = self._of(uuid)
         if (folder / "lost").exists():
             raise OverseerError(f"fake card {uuid} is lost; remove {folder / 'lost'}")
         return folder
+
+
+def _place(folder: Path) -> int:
+    with suppress(FileNotFoundError, ValueError):
+        return int((folder / "place").read_text())
+    return int(folder.name[5:])
+
+
+def _model(folder: Path) -> str:
+    with suppress(FileNotFoundError):
+        return (folder / "model").read_text().strip()
+    return MODEL
 
 
 def _whole_bytes(folder: Path) -> int:

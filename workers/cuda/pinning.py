@@ -31,7 +31,7 @@ def block_of(offset: int, nbytes: int) -> tuple[int, int]:
 class Pins:  # mutable: the blocks of all arenas
     """What one executor has pinned. Methods may raise DeviceError when the context is broken."""
 
-    __slots__ = ("_arenas", "_blocks", "_budget_bytes", "_device", "pinned_bytes", "refused")
+    __slots__ = ("_arenas", "_blocks", "_budget_bytes", "_device", "pinned_bytes", "refused", "registered")
 
     def __init__(self, device: Device, budget_bytes: int) -> None:
         self._device = device
@@ -39,6 +39,8 @@ class Pins:  # mutable: the blocks of all arenas
         self._arenas: dict[int, tuple[int, int]] = {}
         self._blocks: dict[int, dict[int, int]] = {}
         self.pinned_bytes = 0
+        self.registered = 0
+        """How often memory was registered: it grows with new slots, never with requests to known ones."""
         self.refused = 0
         """Places that were not pinned for want of budget."""
 
@@ -65,6 +67,7 @@ class Pins:  # mutable: the blocks of all arenas
             self._drop(tenant_no, at)
         self._device.pin(address + start, size)
         blocks[start] = size
+        self.registered += 1
         self.pinned_bytes += size
 
     def forget(self, tenant_no: int) -> None:

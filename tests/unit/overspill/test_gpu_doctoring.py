@@ -25,7 +25,10 @@ def test_cards_and_their_troubles(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make_cards(str(tmp_path), 3)
     (tmp_path / "card-1" / "recovery").write_text("1")
     monkeypatch.setattr(gpu_doctoring, "open_overseer", lambda kind, where: FakeOverseer(str(tmp_path)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "FAKE-2,FAKE-1")
     found = {finding.subject: finding for finding in gpu_doctoring.gpu_findings()}
+    assert "hidden by CUDA_VISIBLE_DEVICES" in found["FAKE-0"].sentence
+    assert "hidden" not in found["FAKE-2"].sentence
     assert (found["FAKE-0"].grade, found["FAKE-1"].grade) == (Grade.OK, Grade.BROKEN)
     assert "16.0 GiB of 16.0 GiB free" in found["FAKE-2"].sentence
     (tmp_path / "card-0" / "lost").touch()

@@ -44,6 +44,12 @@ def test_cards_are_found_by_index_and_by_uuid_and_may_be_shared() -> None:
     assert chosen_cards(asked_devices("cuda:GPU-b,cuda:0,cuda:0,cuda:MIG-c,cpu:2"), CARDS) == (b, a, a, c, None, None)
 
 
+def test_each_item_of_fakes_is_cards_of_its_own() -> None:
+    a, b, c = CARDS
+    assert chosen_cards(asked_devices("fake:2,cpu:1,fake:1"), CARDS) == (a, b, None, c)
+    assert chosen_cards(asked_devices("fake:2,fake:1"), CARDS, (b, c)) == (b, c)
+
+
 def test_a_card_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match=r"no GPU '3' here; GPUs are 0 \(GPU-a\)"):
         chosen_cards(asked_devices("cuda:3"), CARDS)
@@ -56,9 +62,10 @@ def test_an_executor_sees_its_own_card_only_whatever_the_order_outside(monkeypat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert child_environment(2, "cuda:GPU-b")["CUDA_VISIBLE_DEVICES"] == "GPU-b"
     assert child_environment(2, "cpu")["CUDA_VISIBLE_DEVICES"] == "1,0"
+    assert child_environment(2, "fake:1:/x")["CUDA_VISIBLE_DEVICES"] == "FAKE-1"
 
 
 def test_an_executor_is_told_a_card_by_its_uuid() -> None:
     assert device_word("cuda", CARDS[1], "/x") == "cuda:GPU-b"
-    assert device_word("fake", CARDS[1], "/x") == "fake:1:/x"
+    assert device_word("fake", Card(0, "FAKE-1", "F", 1), "/x") == "fake:1:/x"
     assert device_word("cuda", None, "/x") == "cpu"

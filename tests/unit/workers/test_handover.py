@@ -54,8 +54,10 @@ def test_shared_page() -> None:
         page.began(7, 1 << 60)
         assert (other.heartbeat, other.running, other.answered_no) == (1, (7, 1 << 60), 0)
         page.answered(7)
+        page.pinned(3, 1 << 30)
         page.ended()
         assert (other.running[0], other.answered_no) == (0, 7)
+        assert (other.registered, other.pinned_bytes) == (3, 1 << 30)
     finally:
         page.close()
         other.close()

@@ -57,9 +57,10 @@ def test_a_larger_slot_replaces_the_blocks_inside_it(device: FakeDevice) -> None
     pins.need(1, 12 << 20, 4 << 20)
     pins.need(1, 0, 16 << 20)
     assert device.pinned == {AT: 16 << 20}
+    assert pins.registered == 3
     pins.need(1, 8 << 20, 1 << 20)  # inside
     assert device.pinned == {AT: 16 << 20}
-    assert pins.pinned_bytes == 16 << 20
+    assert (pins.registered, pins.pinned_bytes) == (3, 16 << 20)
 
 
 def test_any_order_of_slots_leaves_each_in_one_registration(device: FakeDevice) -> None:
