@@ -44,14 +44,17 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def start(folder: Path, port: int) -> subprocess.Popen:
-    import pytriton
-
-    home = Path(pytriton.__file__).parent / "tritonserver"
+def write_echo(folder: Path) -> None:
     model = folder / "models" / "echo" / "1"
     model.mkdir(parents=True)
     (model.parent / "config.pbtxt").write_text(CONFIG)
     (model / "model.py").write_text(MODEL)
+
+
+def start(folder: Path, port: int, *words: str) -> subprocess.Popen:
+    import pytriton
+
+    home = Path(pytriton.__file__).parent / "tritonserver"
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     backends = folder / "backends"
     backends.mkdir()
@@ -63,7 +66,7 @@ def start(folder: Path, port: int) -> subprocess.Popen:
     libraries = f"{sysconfig.get_config_var('LIBDIR')}:{home / 'external_libs'}"
     command = [str(home / "bin" / "tritonserver"), f"--model-repository={folder / 'models'}"]
     command += [f"--backend-directory={backends}", f"--grpc-port={port}", "--grpc-address=127.0.0.1"]
-    command += ["--allow-http=false", "--allow-metrics=false", "--log-verbose=0"]
+    command += ["--allow-http=false", "--allow-metrics=false", "--log-verbose=0", *words]
     env = {**os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
@@ -88,6 +91,7 @@ def main() -> None:
     result: dict[str, dict[int, float]] = {"shm": {}, "raw": {}}
     with tempfile.TemporaryDirectory() as name:
         port = free_port()
+        write_echo(Path(name))
         server = start(Path(name), port)
         try:
             client = grpcclient.InferenceServerClient(f"127.0.0.1:{port}")

@@ -100,3 +100,21 @@ def test_memory_is_flat_and_calls_are_as_fast_after_two_hundred_loads_and_failur
     for then, now in zip(before, after, strict=True):
         assert now <= 1.02 * then
     assert after_us <= 1.3 * before_us  # whether a wake-up is found by looking or by sleeping costs that much
+
+
+@pytest.mark.long
+def test_a_thousand_reloads_cost_a_request_nothing(tmp_path: Path) -> None:
+    """R30. The least of some batches is what a call costs: a neighbour of the machine only ever adds to it."""
+    write_model(tmp_path / "models", "small", SMALL, CONFIG + IDEMPOTENT)
+    words = ("--model-control", "explicit", "--load-model", "small")
+    with running_node(tmp_path, tmp_path / "models", *words) as node:
+        control, client = NodeControl(control_path(node.path)), Client(node.path)
+        pids = node.process.pid, *node.children()
+        call_us(client, pids, 4000)  # until the node keeps as many answers as it ever does
+        before_us = min(call_us(client, pids, 500) for _ in range(10))
+        for _ in range(1000):
+            control.load("small")
+        after_us = min(call_us(client, pids, 500) for _ in range(10))
+        assert (node.process.pid, *node.children()) == pids
+        client.close()
+    assert after_us <= 1.1 * before_us, (before_us, after_us)
