@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 import threading
@@ -25,12 +24,12 @@ import numpy as np
 from discovery.registry import open_registry
 from fabric.errors import ExecutorLost, OverspillError
 from overspill import Router
-from tests.integration.bad_node import MODELS, NodeProcess, wait_dead, wait_until
+from tests.hw.gpu_models import copy_models
+from tests.integration.bad_node import NodeProcess, wait_dead, wait_until
 
 if TYPE_CHECKING:
     from discovery.instance import CardFacts
 
-HERE = Path(__file__).parent / "models"
 FRESH_EVERY = 3
 """A fresh node after so many faults: below the quarantine limit, and before the back-off of a crash loop counts."""
 CALLERS = 2
@@ -86,7 +85,7 @@ class Bench:
         self.flag = folder / "now"
         self.standby = standby
         models = folder / "models"
-        _copy_models(models, fake=device.startswith("fake"))
+        copy_models(models, fake=device.startswith("fake"))
         settings = folder / "node.toml"
         settings.write_text(
             f'standby = "{standby}"\ninject = "{fault}@gpu_once:flag={self.flag}"\nruntime_dir = "{folder}"\n'
@@ -174,13 +173,6 @@ class Bench:
             "wrong": sum(caller.wrong for caller in self.callers),
             "lost": [failure for caller in self.callers for failure in caller.failures],
         }
-
-
-def _copy_models(folder: Path, *, fake: bool) -> None:
-    for name in ("gpu_double", "gpu_once"):
-        shutil.copytree(HERE / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        if fake:
-            shutil.copy(MODELS / "double" / "1" / "model.py", folder / name / "1")
 
 
 def run(device: str, standby: str, fault: str, trials: int, log: str = "") -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +9,14 @@ import pytest
 
 from fabric.errors import MissingDependency, ResourceExhausted
 from overspill import Router
+from tests.hw.gpu_models import copy_models
 from tests.integration.bad_node import NodeProcess
 from workers.cuda.nvml import Nvml
 from workers.device import OverseerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.hw.conftest import Report
 
@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.leaks("nodes and routers are closed by a fixture"),
 ]
 
-MODELS = Path(__file__).parent / "models"
 FLOATS = 64 << 20  # 256 MiB
 GOAL_GB_S = 50.0  # on an H200
 
@@ -51,7 +50,7 @@ def routers(tmp_path: Path) -> Iterator[list[tuple[Router, NodeProcess]]]:
 def start(tmp_path: Path, made: list[tuple[Router, NodeProcess]], name: str, extra: str) -> Router:
     folder = tmp_path / name
     folder.mkdir()
-    shutil.copytree(MODELS, folder / "models")
+    copy_models(folder / "models")
     (folder / "node.toml").write_text(f'runtime_dir = "{folder}"\n{extra}')
     registry = f"dir:{folder / 'registry'}"
     words = ("--config", str(folder / "node.toml"))

@@ -1,4 +1,4 @@
-"""One node with a front door for all tests that leave it as they found it: starting one takes seconds."""
+"""Nodes that tests share or make: one with a front door for all that leave it as they found it, and fake cards."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from tests.integration.fake_cards import FakeNode
     from tests.integration.frontdoors import Front
 
 
@@ -23,3 +25,19 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     settings.write_text(f"frontdoor_message_bytes_max = {MESSAGE_BYTES}\nfrontdoor_shm_lease_s = 1.0\n")
     with running_front(folder, front_models(folder), "--config", str(settings)) as front:
         yield front
+
+
+@pytest.fixture
+def fake_node(tmp_path: Path) -> Iterator[Callable[..., FakeNode]]:
+    """Makes nodes on fake cards in the test's folder, which are closed after it."""
+    from tests.integration.fake_cards import FakeNode
+
+    made: list[FakeNode] = []
+
+    def one(*faults: str, **settings: str) -> FakeNode:
+        made.append(FakeNode(tmp_path, *faults, **settings))
+        return made[-1]
+
+    yield one
+    for node in made:
+        node.close()

@@ -24,28 +24,17 @@ from tests.integration.bad_node import copy_models, wait_until
 from tests.integration.fake_cards import FakeNode, X
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.leaks("nodes and routers are closed by a fixture, after the test's frame let go of replies")
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., FakeNode]]:
-    made: list[FakeNode] = []
-
-    def one(*faults: str, **settings: str) -> FakeNode:
-        made.append(FakeNode(tmp_path, *faults, **settings))
-        return made[-1]
-
-    yield one
-    for node in made:
-        node.close()
-
-
-def test_no_answer_of_a_broken_context_leaves_and_the_next_generation_serves(make: Callable[..., FakeNode]) -> None:
+def test_no_answer_of_a_broken_context_leaves_and_the_next_generation_serves(
+    fake_node: Callable[..., FakeNode],
+) -> None:
     """R17: many ask while contexts break; every answer is right, and none comes from a generation that is over."""
-    node = make("illegal_address", "trap", "assert", extra="quarantine_faults = 0\n")
+    node = fake_node("illegal_address", "trap", "assert", extra="quarantine_faults = 0\n")
     stop, answers, failures = threading.Event(), [], []
 
     def ask_on() -> None:
@@ -80,8 +69,8 @@ def test_no_answer_of_a_broken_context_leaves_and_the_next_generation_serves(mak
         assert f"met CUDA error {code}" in node.node.log
 
 
-def test_out_of_memory_ends_the_request_only(make: Callable[..., FakeNode]) -> None:
-    node = make("oom")
+def test_out_of_memory_ends_the_request_only(fake_node: Callable[..., FakeNode]) -> None:
+    node = fake_node("oom")
     generation, _ = node.ask()
     for _ in range(5):
         node.break_next("oom")
@@ -91,8 +80,8 @@ def test_out_of_memory_ends_the_request_only(make: Callable[..., FakeNode]) -> N
     assert "generation" not in node.node.log
 
 
-def test_a_hung_kernel_is_ended_by_its_deadline(make: Callable[..., FakeNode]) -> None:
-    node = make("hang")
+def test_a_hung_kernel_is_ended_by_its_deadline(fake_node: Callable[..., FakeNode]) -> None:
+    node = fake_node("hang")
     node.ask()
     node.break_next("hang")
     began_s = time.monotonic()
@@ -104,8 +93,8 @@ def test_a_hung_kernel_is_ended_by_its_deadline(make: Callable[..., FakeNode]) -
 
 
 @pytest.mark.parametrize("standby", ["full", pytest.param("context", marks=pytest.mark.long)])
-def test_a_standby_follows_and_another_stands_by(make: Callable[..., FakeNode], standby: str) -> None:
-    node = make("illegal_address", standby=standby)
+def test_a_standby_follows_and_another_stands_by(fake_node: Callable[..., FakeNode], standby: str) -> None:
+    node = fake_node("illegal_address", standby=standby)
     node.ask()
     node.await_standby()
     assert len(node.node.executors()) == 2
@@ -118,31 +107,35 @@ def test_a_standby_follows_and_another_stands_by(make: Callable[..., FakeNode], 
     assert wait_until(lambda: node.ask()[0] == 3, 10.0)
 
 
-def test_a_standby_that_has_no_room_is_told_and_the_node_serves(make: Callable[..., FakeNode], tmp_path: Path) -> None:
+def test_a_standby_that_has_no_room_is_told_and_the_node_serves(
+    fake_node: Callable[..., FakeNode], tmp_path: Path
+) -> None:
     (tmp_path / "fake-cards" / "card-0").mkdir(parents=True)
     (tmp_path / "fake-cards" / "card-0" / "memory").write_text(str(768 << 20))
-    node = make(standby="full")
+    node = fake_node(standby="full")
     assert wait_until(lambda: node.card().standby == "no room", 10.0, 0.05)
     assert "goes without a standby" in node.node.log
     assert node.ask() == (1, 1)
 
 
-def test_what_a_full_standby_will_hold_is_no_room_for_models(make: Callable[..., FakeNode], tmp_path: Path) -> None:
+def test_what_a_full_standby_will_hold_is_no_room_for_models(
+    fake_node: Callable[..., FakeNode], tmp_path: Path
+) -> None:
     (tmp_path / "fake-cards" / "card-0").mkdir(parents=True)
     (tmp_path / "fake-cards" / "card-0" / "memory").write_text(str(4 << 30))
     copy_models(tmp_path / "models", "narrow")
     with (tmp_path / "models" / "narrow" / "config.pbtxt").open("a") as file:
         file.write('parameters { key: "memory_bytes" value { string_value: "3GiB" } }\n')
-    node = make(standby="full")
+    node = fake_node(standby="full")
     (narrow,) = [model for model in node.instance().models if model.name == "narrow"]
     assert re.search(r"needs 3.0 GiB on fake:0 beside its standby \(full\)", narrow.refused), narrow.refused
     assert node.ask() == (1, 1)
 
 
 @pytest.mark.long
-def test_the_same_request_that_breaks_two_generations_is_poison(make: Callable[..., FakeNode]) -> None:
+def test_the_same_request_that_breaks_two_generations_is_poison(fake_node: Callable[..., FakeNode]) -> None:
     """R22: the router tries again, and the node refuses it then."""
-    node = make(extra="quarantine_faults = 0\n")
+    node = fake_node(extra="quarantine_faults = 0\n")
     note = node.folder / "note"
     inputs = {"what": np.array([b"kill"]), "note": np.array([str(note).encode()])}
     with pytest.raises(PoisonRequest):
@@ -151,8 +144,8 @@ def test_the_same_request_that_breaks_two_generations_is_poison(make: Callable[.
     assert node.ask()[0] == 3
 
 
-def test_five_faults_in_a_minute_are_quarantine_which_is_told(make: Callable[..., FakeNode]) -> None:
-    node = make("trap", standby="full", extra="quarantine_faults = 3\n")
+def test_five_faults_in_a_minute_are_quarantine_which_is_told(fake_node: Callable[..., FakeNode]) -> None:
+    node = fake_node("trap", standby="full", extra="quarantine_faults = 3\n")
     node.ask()
     for number in range(3):
         node.await_standby()
@@ -168,8 +161,10 @@ def test_five_faults_in_a_minute_are_quarantine_which_is_told(make: Callable[...
     assert node.node.executors() == [] or wait_until(lambda: node.node.executors() == [], 10.0)
 
 
-def test_large_inputs_are_pinned_where_they_lie_and_let_go_with_their_tenant(make: Callable[..., FakeNode]) -> None:
-    node = make()
+def test_large_inputs_are_pinned_where_they_lie_and_let_go_with_their_tenant(
+    fake_node: Callable[..., FakeNode],
+) -> None:
+    node = fake_node()
     big = np.random.default_rng(1).random(1 << 20, np.float32)
     for _ in range(3):
         with node.router.infer("double", {"x": big}, timeout_s=20.0) as reply:

@@ -13,31 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.bad_node import command, wait_until
-from tests.integration.fake_cards import FakeNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from tests.integration.fake_cards import FakeNode
 
 pytestmark = pytest.mark.leaks("nodes and routers are closed by a fixture, after the test's frame let go of replies")
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., FakeNode]]:
-    made: list[FakeNode] = []
-
-    def one(*faults: str, **settings: str) -> FakeNode:
-        made.append(FakeNode(tmp_path, *faults, **settings))
-        return made[-1]
-
-    yield one
-    for node in made:
-        node.close()
-
-
 @pytest.mark.parametrize("xid", [31, *(pytest.param(xid, marks=pytest.mark.long) for xid in (13, 43, 94))])
-def test_an_xid_of_an_application_restarts_the_process_only(make: Callable[..., FakeNode], xid: int) -> None:
+def test_an_xid_of_an_application_restarts_the_process_only(fake_node: Callable[..., FakeNode], xid: int) -> None:
     """R23. The node is idle: nobody asks, and the broken context is found all the same."""
-    node = make()
+    node = fake_node()
     node.ask()
     node.file("xid").write_text(f"{xid}\n")
     assert wait_until(lambda: "(generation 1) met CUDA error 719" in node.node.log, 10.0), node.node.log
@@ -45,9 +33,9 @@ def test_an_xid_of_an_application_restarts_the_process_only(make: Callable[..., 
     assert node.card().state == ""
 
 
-def test_an_xid_while_a_request_runs_ends_that_run_at_once(make: Callable[..., FakeNode]) -> None:
+def test_an_xid_while_a_request_runs_ends_that_run_at_once(fake_node: Callable[..., FakeNode]) -> None:
     """CUDA itself may tell much later, or never: here the kernel hangs."""
-    node = make("hang")
+    node = fake_node("hang")
     node.ask()
     time.sleep(1.0)  # until the watcher has seen who holds the card's memory
     node.break_next("hang")
@@ -62,9 +50,9 @@ def test_an_xid_while_a_request_runs_ends_that_run_at_once(make: Callable[..., F
     assert node.ask()[0] == 2
 
 
-def test_an_xid_that_comes_after_its_fault_ends_nobody_else(make: Callable[..., FakeNode]) -> None:
+def test_an_xid_that_comes_after_its_fault_ends_nobody_else(fake_node: Callable[..., FakeNode]) -> None:
     """The card's report of what CUDA has told already must not cost the standby that has taken over."""
-    node = make("illegal_address", standby="full")
+    node = fake_node("illegal_address", standby="full")
     node.ask()
     node.await_standby()
     node.break_next("illegal_address")
@@ -87,9 +75,9 @@ def test_an_xid_that_comes_after_its_fault_ends_nobody_else(make: Callable[..., 
 
 @pytest.mark.parametrize("report", [("xid", "79"), ("recovery", "1")])
 def test_a_bad_card_is_taken_out_of_use_and_the_other_serves(
-    make: Callable[..., FakeNode], report: tuple[str, str]
+    fake_node: Callable[..., FakeNode], report: tuple[str, str]
 ) -> None:
-    node = make(devices="fake:2")
+    node = fake_node(devices="fake:2")
     name, value = report
     node.file(name, 1).write_text(value)
     assert wait_until(lambda: "out of use" in node.card(1).state, 5.0, 0.02), node.node.log
@@ -99,8 +87,8 @@ def test_a_bad_card_is_taken_out_of_use_and_the_other_serves(
         node.ask()
 
 
-def test_a_bad_only_card_makes_the_node_not_ready_within_a_second(make: Callable[..., FakeNode]) -> None:
-    node = make()
+def test_a_bad_only_card_makes_the_node_not_ready_within_a_second(fake_node: Callable[..., FakeNode]) -> None:
+    node = fake_node()
     began_s = time.monotonic()
     node.file("xid").write_text("48\n63\n")
     assert wait_until(lambda: node.instance().readiness.value == "degraded", 10.0, 0.01)
@@ -108,9 +96,9 @@ def test_a_bad_only_card_makes_the_node_not_ready_within_a_second(make: Callable
     assert wait_until(lambda: "Xid 63 (memory row remapped): warn" in node.node.log, 10.0)
 
 
-def test_a_restart_waits_for_memory_that_stays_held_and_the_card_comes_back(make: Callable[..., FakeNode]) -> None:
+def test_a_restart_waits_for_memory_that_stays_held_and_the_card_comes_back(fake_node: Callable[..., FakeNode]) -> None:
     """R20: the old process is gone, and its memory is not. The wait has a bound of ten seconds."""
-    node = make()
+    node = fake_node()
     node.ask()
     (pid,) = node.node.executors()
     node.file("held").write_text(str(pid))
@@ -122,8 +110,8 @@ def test_a_restart_waits_for_memory_that_stays_held_and_the_card_comes_back(make
     assert node.ask()[0] == 2
 
 
-def test_a_watcher_that_dies_or_whose_driver_is_lost_stops_nobody(make: Callable[..., FakeNode]) -> None:
-    node = make("trap")
+def test_a_watcher_that_dies_or_whose_driver_is_lost_stops_nobody(fake_node: Callable[..., FakeNode]) -> None:
+    node = fake_node("trap")
     node.ask()
     node.file("lost").touch()
     assert wait_until(lambda: "cannot be watched" in node.node.log, 10.0)
@@ -141,9 +129,9 @@ def test_a_watcher_that_dies_or_whose_driver_is_lost_stops_nobody(make: Callable
 
 
 @pytest.mark.long
-def test_an_idle_context_that_broke_by_itself_is_found_by_a_probe(make: Callable[..., FakeNode]) -> None:
+def test_an_idle_context_that_broke_by_itself_is_found_by_a_probe(fake_node: Callable[..., FakeNode]) -> None:
     """R25: nobody asks, and the card reports nothing."""
-    node = make(standby="full")
+    node = fake_node(standby="full")
     node.ask()
     node.await_standby()
     node.file("error").write_text("719")
