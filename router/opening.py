@@ -56,8 +56,12 @@ class Opened:
 
     def statistics(self) -> RouterStatistics:
         """What is going on now, and how old what the registry said is."""
+        with self.core.lock:
+            links = [(worker.name, worker.link) for worker in self.core.table.workers]
+        troubles = [(name, link.trouble) for name, link in links if isinstance(link, Link)]
         return replace(
             self.core.statistics(),
+            wire_troubles=tuple(f"{name}: {trouble}" for name, trouble in troubles if trouble),
             registry_age_s=self._links.registry_age_s(),
             registry_trouble=self._links.registry_trouble(),
         )

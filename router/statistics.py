@@ -34,5 +34,7 @@ class RouterStatistics:
     pages_unread: int = 0
     registry_age_s: float = float("inf")
     """Seconds since the registry last answered."""
+    wire_troubles: tuple[str, ...] = ()
+    """Why links do not use their better wire, a sentence for each that has one and does not."""
     registry_trouble: str = ""
     """Why the list of workers may be out of date, as a sentence; nothing where it is not."""

@@ -15,6 +15,8 @@ class LinkTimes:
 
     connect_s: float = 1.0
     """One attempt to open a wire: a refused one fails in microseconds, a silent one must not hold requests longer."""
+    probe_s: float = 4.0
+    """The same while another wire carries the requests: nobody waits for it, and rdma loads libraries first."""
     ping_s: float = 0.08
     """While requests are out, a ping each 80 ms: two missed ones after a silent loss take 160 to 240 ms."""
     idle_ping_s: float = 1.0
@@ -29,7 +31,8 @@ class LinkTimes:
     """A wire that was doubted is trusted again after this many answers in a row; a probed one needs three."""
     probe_pings: int = 3
     hold_down_s: float = 5.0
-    """At most one fail-back in 5 s; doubles with each flap within `flap_window_s`, up to `hold_down_max_s`."""
+    """A wire that came back must have been good for 5 s in a row, and requests stay away from one that they left for so
+    long too: twice as long with each flap within `flap_window_s`, up to `hold_down_max_s`."""
     hold_down_max_s: float = 60.0
     flap_window_s: float = 60.0
     backoff_s: float = 0.5

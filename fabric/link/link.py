@@ -77,10 +77,10 @@ class Link:
         """
         wires = wires_to(peer, client_id, config)
         if wires.preferred is None and wires.fallback is None:
-            raise NodeLost(
-                f"no wire leads to node {peer.node_id} from this host; allow rpc, or start it with --listen",
-                Fate.NEVER_RAN,
-            )
+            mend = "allow rpc, or start it with --listen"
+            if peer.rpc and config.rdma and not config.rpc and not peer.rdma:
+                mend = "it offers no rdma: allow rpc, or start it with --wires local,rdma,rpc where there is a device"
+            raise NodeLost(f"no wire leads to node {peer.node_id} from this host; {mend}", Fate.NEVER_RAN)
         link = cls(peer, wires, config, loop, on_change)
         link.start(Deadline.after(2.5 * config.times.connect_s, time.monotonic()) if wait else None)
         return link
@@ -125,6 +125,14 @@ class Link:
         wiring = self._wiring
         missed, doubted = wiring.machine.missed, wiring.times.suspect_missed
         return any(wiring.channels.get(role) is wiring.current and missed[role] >= doubted for role in Role)
+
+    @property
+    def trouble(self) -> str:
+        """Why the better wire is not the one in use, where one was tried; empty while it is."""
+        wiring = self._wiring
+        channel = wiring.current
+        fallen = channel is not None and wiring.channels.get(Role.FALLBACK) is channel
+        return wiring.preferred_trouble if fallen else ""
 
     def call(self, call: Call, deadline: Deadline) -> Answer:
         """Sends one attempt over the live wire and waits in the calling thread; it moves when its wire dies.

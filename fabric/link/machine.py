@@ -124,6 +124,9 @@ class LinkMachine:  # mutable: it is the state
                 self._failures[role] += 1
         if before in _ON_PREFERRED and self.state not in _ON_PREFERRED:
             self._hold(now)
+        elif before is not State.STANDBY and self.state is State.STANDBY and self._left_at > float("-inf"):
+            # It has to stay good while it stands by: one that flaps would take the requests back just before it goes.
+            self._hold_until = max(self._hold_until, now + self.times.hold_down_s)
 
     def _hold(self, now: float) -> None:
         """The requests left the preferred wire: they do not come back before the hold-down is over."""

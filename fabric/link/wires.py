@@ -65,8 +65,9 @@ class Peer(Protocol):
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
     """Settings of a link. `arena` is memory of the caller's own for large replies over rpc; an arena that a node lends
-    is asked to be as large (None: the node's choice). `local`, `rdma` and `rpc` say which wires may be used; `engine`
-    has this process's RDMA device, and without it there is no rdma; `seed` spreads retries.
+    is asked to be as large (None: the node's choice). `local`, `rdma` and `rpc` say which wires may carry requests (an
+    offer of rdma goes to the node's rpc port all the same); `engine` has this process's RDMA device, and without it
+    there is no rdma; `seed` spreads retries.
     """
 
     times: LinkTimes = field(default_factory=LinkTimes)
@@ -95,12 +96,13 @@ def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
     arena_bytes = config.arena.nbytes if config.arena is not None else 0
     if config.local and peer.local and peer.host_id == host_id():
         preferred = _local(peer.local, client_id, arena_bytes)
-    if config.rpc and peer.rpc:
+    if peer.rpc:
         rpc = config.rpc_config
         if peer.rpc_tls and rpc.tls is None:
             rpc = replace(rpc, tls=TlsFiles())  # without an authority this fails, and its error says what to name
         rpc = replace(rpc, arena_bytes=rpc.arena_bytes or arena_bytes)
-        fallback = _rpc(peer.rpc, client_id, rpc, config.arena)
+        if config.rpc:
+            fallback = _rpc(peer.rpc, client_id, rpc, config.arena)
         if preferred is None and config.rdma and config.engine is not None and peer.rdma:
             preferred = _rdma(peer.rpc, client_id, rpc, config.engine, config.arena)
     return Wires(preferred, fallback)

@@ -72,6 +72,8 @@ class Wiring:  # mutable: wires come and go
         self._closing = False
         self._reason = "the link was not connected yet"
         self.error: OverspillError | None = None
+        self.preferred_trouble = ""
+        """What kept the preferred wire from opening, or ended it, last."""
         self.moved = 0
 
     def handle(self, event: Event, reason: str = "", channel: Channel | None = None) -> None:
@@ -85,6 +87,8 @@ class Wiring:  # mutable: wires come and go
             commands = self.machine.handle(event, time.monotonic())
             if reason and before is not State.CLOSED:
                 self._reason = reason
+                if event is Event.PREFERRED_LOST:
+                    self.preferred_trouble = reason
             actions = self._applied(commands, before)
         for action in actions:
             action()
@@ -242,7 +246,8 @@ class Wiring:  # mutable: wires come and go
         """Opens a wire, in a helper thread."""
         channel: Channel | None = None
         try:
-            channel = opener(Deadline.after(self.times.connect_s, time.monotonic()), self._expect)
+            allowed_s = max(self.times.probe_s, self.times.connect_s) if probe else self.times.connect_s
+            channel = opener(Deadline.after(allowed_s, time.monotonic()), self._expect)
             if probe:
                 self._loop.submit(probe_channel(channel, self.times)).result(2 * self.times.connect_s)
         except OverspillError as error:
@@ -278,6 +283,8 @@ class Wiring:  # mutable: wires come and go
         with self.changed:
             self._opening.discard(role)
             self.error = error.with_traceback(None)
+            if role is Role.PREFERRED:
+                self.preferred_trouble = str(error)
         # Another node at the local path is no news of this one while rpc can ask it.
         if isinstance(error, StaleEpoch) and (role is Role.FALLBACK or self._openers[Role.FALLBACK] is None):
             self.peer_changed(str(error))

@@ -1,13 +1,15 @@
 """`overspill call`: one request from the shell, arrays in and out as .npz files.
 
-The reply's trace goes to standard error as one line, so that scripts can read the output file alone. This file never
-picks a worker: `router/client.py` does; read that next.
+The reply's trace goes to standard error as one line, so that scripts can read the output file alone. Wires that are
+named are waited for, since one call has no time to come back to a better one. This file never picks a worker:
+`router/client.py` does; read that next.
 """
 
 from __future__ import annotations
 
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import sys
+import time
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,6 +19,14 @@ from fabric.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from router import RouterConfig
+
+WIRES = ("local", "rdma", "rpc")
+OPEN_SHARE, OPEN_S_MAX = 3.0, 30.0
+"""Wires that are named may each take a third of the call's time to open: there is time for the next one, and to ask."""
+LEFT_S_MIN = 0.001
+"""A call whose time went by while wires were opened is still asked for, so that it says what kept them closed."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,6 +44,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--priority", type=int, default=0, metavar="N", help="1 is the highest; 0 is the model's default"
     )
+    parser.add_argument(
+        "--wires",
+        metavar="LIST",
+        help="take only these, and wait for the best of them: rdma, or rdma,rpc (default: what opens within a second)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -42,10 +57,17 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from overspill import Router
+    from router.client import CONNECT_TIMEOUT_S
 
     inputs = _read(args.input)
-    with Router.connect(args.registry) as router:
-        reply = router.infer(args.model, inputs, timeout_s=args.timeout_s, priority=args.priority)
+    began_s = time.monotonic()
+    config = _config(args.wires, args.timeout_s) if args.wires is not None else None
+    connect_s = args.timeout_s if config is not None else CONNECT_TIMEOUT_S
+    with Router.connect(args.registry, config=config, timeout_s=connect_s) as router:
+        left_s = args.timeout_s
+        if config is not None:  # the time that it took to open them counts
+            left_s = max(left_s - (time.monotonic() - began_s), LEFT_S_MIN)
+        reply = router.infer(args.model, inputs, timeout_s=left_s, priority=args.priority)
         outputs = {name: reply[name] for name in reply}
         try:
             with args.output.open("wb") as file:
@@ -53,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise ConfigError(f"cannot write {args.output} ({error.strerror}); give another --output") from None
         trace = reply.trace
+        troubles = router.statistics().wire_troubles
     shapes = ", ".join(f"{name}{list(array.shape)}" for name, array in outputs.items())
     print(
         f"{args.model}: {shapes} from {trace.worker}"
@@ -60,7 +83,37 @@ def run(args: argparse.Namespace) -> int:
         f" compute {trace.compute_ms:.2f} ms, transport {trace.transport_ms:.2f} ms",
         file=sys.stderr,
     )
+    if config is not None and config.link.rdma and trace.wire == "rpc":
+        print(f"not over rdma: {'; '.join(troubles) or 'the node offers none'}", file=sys.stderr)
     return 0
+
+
+def _config(named: str, timeout_s: float) -> RouterConfig:
+    """Settings for the wires that were named. Raises ConfigError; Unavailable or MissingDependency where only rdma is
+    left, and this host has none."""
+    from fabric.link.config import LinkTimes
+    from fabric.link.wires import LinkConfig
+    from router import RouterConfig
+
+    wires = {word.strip() for word in named.split(",")}
+    if not wires <= set(WIRES):
+        raise ConfigError(f"--wires {named!r} names what is no wire; give some of {', '.join(WIRES)}")
+    if wires == {"rdma"}:
+        _check_rdma()
+    usual_s = LinkTimes().connect_s
+    times = LinkTimes(connect_s=min(max(timeout_s / OPEN_SHARE, usual_s), OPEN_S_MAX))
+    return RouterConfig(link=LinkConfig(times, local="local" in wires, rdma="rdma" in wires, rpc="rpc" in wires))
+
+
+def _check_rdma() -> None:
+    """Nothing is to be waited for where this host cannot speak rdma at all."""
+    from fabric.rdma.choice import choose
+    from fabric.rdma.config import RdmaConfig
+    from fabric.rdma.facts import read_host
+    from fabric.rdma.verbs import load
+
+    choose(read_host(), RdmaConfig())
+    load()
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,8 +74,19 @@ def test_a_router_calls_it_over_rpc(node: RunningNode) -> None:
         assert reply.trace.wire == "rpc"
         assert reply["y"].tolist() == [0, 5]
         reply.close()
+        (trouble,) = router.statistics().wire_troubles
+        assert "RDMA" in trouble, "the operator learns why it is not rdma"
     del router, reply
     gc.collect()  # links and their errors hold each other
+
+
+def test_rdma_alone_is_not_replaced_by_rpc(node: RunningNode) -> None:
+    config = RouterConfig(link=LinkConfig(local=False, rpc=False, rpc_config=RpcConfig(token=TOKEN)))
+    router = Router.connect(f"static:{_address(node)}", config=config, timeout_s=20.0)
+    with closing(router), pytest.raises(Unavailable, match="RDMA"):
+        router.infer("rough", {"x": np.array([0, 5], np.int64)}, timeout_s=0.5)
+    del router
+    gc.collect()
 
 
 def test_garbage_is_refused_by_the_rdma_port_and_hurts_nobody(node: RunningNode) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from fabric.rdma.facts import read_host
 from overspill.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -28,3 +35,28 @@ def test_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setitem(sys.modules, "numba", None)
     assert main(["demo"]) == 2
     assert capsys.readouterr().err == "overspill: the demo needs numba; install it: pip install numba\n"
+
+
+@pytest.mark.parametrize(
+    ("wires", "told"),
+    [
+        ("rdma,tcp", "names what is no wire; give some of local, rdma, rpc"),
+        ("", "names what is no wire"),
+        pytest.param(
+            "rdma",
+            "rdma",
+            marks=pytest.mark.skipif(bool(read_host().devices), reason="this host has an RDMA device"),
+        ),
+    ],
+)
+def test_wires_that_cannot_be_had_are_told_at_once(
+    wires: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "in.npz", x=np.arange(4))
+    files = ("--input", str(tmp_path / "in.npz"), "--output", str(tmp_path / "out.npz"))
+    began_s = time.monotonic()
+    assert main(["call", "double", "--registry", "static:127.0.0.1:1", *files, "--wires", wires]) != 0
+    assert time.monotonic() - began_s < 20.0, "the call's time is 30 s"
+    told_all = capsys.readouterr().err
+    assert told in told_all
+    assert told_all.count("\n") == 1

@@ -113,11 +113,11 @@ def test_a_doubted_wire_recovers_after_good_pings_and_its_hold_down() -> None:
     for _ in range(TIMES.good_pings - 1):
         assert one.ping_answered(Role.PREFERRED, 10.5) == ()
     (hold,) = one.ping_answered(Role.PREFERRED, 10.5)
-    assert (hold.do, hold.delay_s) == (Do.SCHEDULE_HOLD, 4.5)
+    assert (hold.do, hold.delay_s) == (Do.SCHEDULE_HOLD, 5.0)
     assert one.state is State.STANDBY
     (again,) = one.handle(Event.HOLD_OVER, 12.0)
-    assert again == Command(Do.SCHEDULE_HOLD, 3.0), "a timer of an earlier hold-down does not end this one"
-    assert dos(one.handle(Event.HOLD_OVER, 15.0)) == [Do.USE_PREFERRED]
+    assert again == Command(Do.SCHEDULE_HOLD, 3.5), "a timer of an earlier hold-down does not end this one"
+    assert dos(one.handle(Event.HOLD_OVER, 15.5)) == [Do.USE_PREFERRED]
 
 
 def test_hold_down_doubles_with_each_flap_and_forgets_after_a_minute() -> None:
@@ -133,6 +133,32 @@ def test_hold_down_doubles_with_each_flap_and_forgets_after_a_minute() -> None:
         now += hold.delay_s
         one.handle(Event.HOLD_OVER, now)
     assert holds == [5.0, 10.0, 20.0, 40.0, 60.0, 5.0]
+
+
+@pytest.mark.parametrize("opens_s", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("period_s", [1.0, 2.0, 6.0])
+def test_a_wire_that_flaps_does_not_get_the_requests_back(opens_s: float, period_s: float) -> None:
+    """Up and down in turns, for a minute: only one that stayed up for the hold-down is used again, and seldom."""
+    one = live()
+    changes = [0.0]
+    now, hold_at = 0.0, float("inf")
+    for _ in range(int(60.0 / period_s)):
+        before = one.changes
+        one.handle(Event.PREFERRED_LOST, now)
+        if one.changes > before:
+            changes.append(now)
+        one.handle(Event.FENCED, now)
+        one.handle(Event.PROBE_DUE, now + period_s / 2)
+        for command in one.handle(Event.PREFERRED_OPENED, now + (period_s + opens_s) / 2):
+            hold_at = now + (period_s + opens_s) / 2 + command.delay_s
+        now += period_s
+        if hold_at <= now and one.state is State.STANDBY:
+            before = one.changes
+            one.handle(Event.HOLD_OVER, hold_at)
+            if one.changes > before:
+                changes.append(hold_at)
+    assert len(changes) == 2, "it left once, and came back in no pause"
+    assert one.state is State.STANDBY
 
 
 def test_back_off_grows_to_its_bound_with_jitter() -> None:
