@@ -18,16 +18,29 @@ from workers.pbtxt import DEPTH_MAX, Field, Message, Scalar
 
 if TYPE_CHECKING:
     from workers.batchconfig import QueuePolicy
+    from workers.ensembleconfig import EnsembleStep
     from workers.modelconfig import ModelConfig
     from workers.warmupconfig import Warmup
 
 _NAMES: Final = frozenset({"data_type", "format", "kind", "timeout_action", "model_priority"})
 """Fields whose values are words of an enumeration, which JSON can write as strings only."""
 _TEXTS: Final = frozenset(
-    {"string_value", "input_data_file", "name", "key", "backend", "platform", "default_model_filename"}
+    {
+        "string_value",
+        "input_data_file",
+        "name",
+        "key",
+        "backend",
+        "platform",
+        "default_model_filename",
+        "model_name",
+        "value",
+    }
 )
 """Fields whose values are texts, also where they look like numbers."""
-_MAPS: Final = frozenset({"parameters", "priority_queue_policy", "cc_model_filenames", "metric_tags", "inputs"})
+_MAPS: Final = frozenset(
+    {"parameters", "priority_queue_policy", "cc_model_filenames", "metric_tags", "inputs", "input_map", "output_map"}
+)
 """Fields that are maps: an object of JSON, and a list of key and value in the text form."""
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _WHOLE: Final = re.compile(r"[-+]?\d+")
@@ -83,8 +96,8 @@ def json_of_config(config: ModelConfig) -> str:
     batched = config.max_batch_size > 0
     facts: dict[str, Any] = {
         "name": config.name,
-        "platform": "onnxruntime_onnx" if config.backend == "onnxruntime" else "",
-        "backend": config.backend,
+        "platform": {"onnxruntime": "onnxruntime_onnx", "ensemble": "ensemble"}.get(config.backend, ""),
+        "backend": "" if config.steps else config.backend,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": config.max_batch_size,
         "input": [_tensor(decl.name, decl.dtype, decl.dims, batched=batched) for decl in config.inputs],
@@ -94,6 +107,8 @@ def json_of_config(config: ModelConfig) -> str:
     if config.instances.count:  # without it every executor has one, and a load with this configuration means the same
         group = {"name": f"{config.name}_0", "kind": config.instances.kind, "count": config.instances.count}
         facts["instance_group"] = [group]
+    if config.steps:
+        facts["ensemble_scheduling"] = {"step": [_step(step) for step in config.steps]}
     if config.warmups:
         facts["model_warmup"] = [_warmup(sample) for sample in config.warmups]
     if config.batching is not None:
@@ -107,6 +122,11 @@ def json_of_config(config: ModelConfig) -> str:
             "priority_queue_policy": {str(level): _policy(policy) for level, policy in config.batching.policies},
         }
     return json.dumps(facts)
+
+
+def _step(step: EnsembleStep) -> dict[str, Any]:
+    maps = {"input_map": dict(step.inputs), "output_map": dict(step.outputs)}
+    return {"model_name": step.model, "model_version": -1, **maps}
 
 
 def _warmup(sample: Warmup) -> dict[str, Any]:

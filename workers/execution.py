@@ -26,14 +26,17 @@ from fabric.errors import (
 )
 from fabric.layout import Layout, parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
-from workers.backends.choose import open_backend
+from workers.backends.choose import nobody, open_backend
 from workers.faults import is_refusal, place, told
 from workers.held import HeldResidents
 from workers.warming import run_samples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.layout import TensorSpec
     from workers.backends.base import Backend
+    from workers.handover import Loaded
     from workers.modelconfig import ModelConfig
 
 NONE_HELD: Final = HeldResidents()
@@ -103,11 +106,15 @@ class Run:  # mutable: made for each request, see fabric/frame_values.py
 
 
 class LoadedModel:  # mutable: plans are added as requests come
-    """A model that an executor has loaded. Raises ModelBroken or MissingDependency when it cannot be."""
+    """A model that an executor has loaded; `find` gives another one of it, for an ensemble. Raises ModelBroken or
+    MissingDependency when it cannot be."""
 
-    def __init__(self, config: ModelConfig, threads: int, *, on_gpu: bool = False) -> None:
+    def __init__(
+        self, config: ModelConfig, threads: int, *, on_gpu: bool = False,
+        find: Callable[[str], LoadedModel | None] = nobody,
+    ) -> None:  # fmt: skip
         self.config = config
-        self.backend: Backend = open_backend(config, threads, on_gpu=on_gpu)
+        self.backend: Backend = open_backend(config, threads, on_gpu=on_gpu, find=find)
         self._inputs = {decl.name: decl for decl in config.inputs}
         self._outputs = Declared(config.name, config.outputs)
         self._private = config.parameter("inputs_private", "auto")
@@ -136,6 +143,11 @@ class LoadedModel:  # mutable: plans are added as requests come
         close = getattr(self.backend, "close", None)  # most backends hold nothing of that kind
         if close is not None:
             close()
+
+    def take_steps(self) -> tuple[Loaded, ...]:
+        """What the steps of an ensemble took in its last run, once; nothing of any other model."""
+        take = getattr(self.backend, "take_ran", None)
+        return take() if take is not None else ()
 
     def plan(self, descriptors: bytes, body_bytes: int) -> Plan:
         """The plan for a request's descriptors. Raises InvalidArgument when they are not what the model declares, and

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import (
     DeadlineExceeded,
@@ -59,6 +59,9 @@ from workers.lifeline import end_with
 from workers.shelf import Shelf
 from workers.station import BrokenDevice, Station
 
+if TYPE_CHECKING:
+    from workers.execution import LoadedModel
+
 HEARTBEAT_S: Final = 0.1
 LAPSE_NS: Final = 5_000_000_000
 
@@ -80,6 +83,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._lapse_at_ns = 0
         self._station = Station(settings)
         self._batch: list[Member] = []
+        self._chain: LoadedModel | None = None
 
     def serve(self) -> None:
         """Runs until the node says exit or is gone."""
@@ -199,6 +203,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         if kept is not None:
             self._keep.put(request.client_id, request.request_no, kept)
         self._node.send(pack_done(flags, task.task_no, spent) + final)
+        if self._chain is not None:
+            self._tell(Control("stepped", loaded=self._chain.take_steps()))
+            self._chain = None
         self._page.ended()
         if failure is not None:
             self._tell_author(request, failure)
@@ -239,6 +246,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         slot = slot_of(arena, request)
         inputs, body_at = arena.view.toreadonly(), request.body_offset
         self._station.begin(task.tenant_no, request)
+        if model.config.steps:
+            self._chain = model
         if plan.carried:
             for number in self._held.fill_all(plan.carried, inputs, body_at):
                 self._tell(Control("filled", number))

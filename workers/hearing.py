@@ -44,6 +44,9 @@ class ModelTalk:  # mutable: remembers libraries
                 raise ProtocolError("told of a staged model without a result; look which model writes to its node")
             self._shelves.staged(self._number, control.number, control.loaded[0])
             return
+        if control.word == "stepped":
+            self._shelves.stepped(control.loaded)
+            return
         state = self._machine.state
         if state not in COMING and not (life.anew and state is ExecutorState.READY):
             return  # it is ending, or some model repeats what was said long ago

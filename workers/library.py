@@ -9,12 +9,14 @@ the node's loop, except reading the repository, which may be slow. Whoever asks 
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ConfigError, ModelBroken, OverspillError, Unavailable
 from workers.attempts import Attempts
+from workers.chains import Chains
 from workers.fitting import Fit, Room, Spot, fit
 from workers.handover import Control
 from workers.hostmemory import SHARE, host_bytes
@@ -64,6 +66,7 @@ class ModelLibrary:  # mutable: the node's models
         self._models: dict[str, Shelved] = {}
         self.inventory = Inventory(reactor, folder, admission, self._models, may_be_none=explicit)
         self._attempts = Attempts(reactor, folder, self._fit, self._ended)
+        self._chains = Chains(self._models)
         self._serial = 0
 
     @property
@@ -82,7 +85,8 @@ class ModelLibrary:  # mutable: the node's models
         missing = (to_load or frozenset()) - {entry.name for entry in entries}
         if missing:
             raise ConfigError(f"the model repository has no {', '.join(sorted(missing))}; leave it out of load_models")
-        for entry in entries:
+        # Ensembles last: what they are made of is known by then.
+        for entry in sorted(entries, key=lambda each: each.config is not None and bool(each.config.steps)):
             model = self._models[entry.name] = Shelved(entry.name, entry)
             if to_load is not None and entry.name not in to_load:
                 continue
@@ -117,6 +121,7 @@ class ModelLibrary:  # mutable: the node's models
         """Takes no new request for a model, lets those that it has end, and has the executors let it go."""
         try:
             model = self._may_change(name)
+            self._chains.check_unload(name)
             if model is None:
                 self.inventory.loaded(name, "")  # raises with the names of those that there are
         except OverspillError as error:
@@ -144,6 +149,10 @@ class ModelLibrary:  # mutable: the node's models
     def staged(self, number: int, serial: int, loaded: Loaded) -> None:
         """Executor `number` has loaded what was staged, or could not."""
         self._attempts.staged(number, serial, loaded)
+
+    def stepped(self, steps: tuple[Loaded, ...]) -> None:
+        """An ensemble has run. Raises ProtocolError for steps that cannot be."""
+        self._chains.count(steps, time.monotonic())
 
     def executor_ended(self, number: int, why: str, loading: str) -> None:
         """An executor is no more: whatever it was loading counts as the cause. At its start that is one model, and the
@@ -198,7 +207,7 @@ class ModelLibrary:  # mutable: the node's models
         if at_start:  # a card of which nobody knows yet what is free is not refused for it
             left = {spot.number: max(1, spot.free_bytes - each[spot.number]) for spot in spots if spot.free_bytes}
             spots = tuple(replace(spot, free_bytes=left.get(spot.number, 0)) for spot in spots)
-        return fit(entry.config, entry.file_bytes, spots, each, room)
+        return self._chains.fit(entry.config, fit(entry.config, entry.file_bytes, spots, each, room))
 
     def _ended(self, model: Shelved, error: OverspillError | None) -> None:
         if error is None:

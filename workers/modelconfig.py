@@ -14,6 +14,7 @@ from difflib import get_close_matches
 
 from fabric.errors import ModelBroken
 from workers.batchconfig import Batching, read_batching
+from workers.ensembleconfig import EnsembleStep, check_order, read_steps
 from workers.fieldreader import FieldReader
 from workers.pbtxt import Message, parse_pbtxt
 from workers.warmupconfig import Warmup, read_warmups
@@ -25,12 +26,14 @@ DTYPES = (
 """The datatypes of the Open Inference Protocol; `fabric/dtypes.py` has the same, with numpy."""
 
 BACKENDS = ("python", "onnxruntime", "torch", "tensorrt")
+ENSEMBLE = "ensemble"
+"""The platform of a model that is a chain of others. It is no backend of its own in Triton's words, and one here."""
 _PLATFORMS = {
     "onnxruntime_onnx": "onnxruntime", "pytorch_libtorch": "torch", "tensorrt_plan": "tensorrt",
 }  # fmt: skip
 _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
-    "dynamic_batching", "model_warmup",
+    "dynamic_batching", "model_warmup", "ensemble_scheduling",
 })  # fmt: skip
 PARAMETERS = (
     "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
@@ -81,6 +84,8 @@ class ModelConfig:
     warmups: tuple[Warmup, ...]
     batching: Batching | None
     warnings: tuple[str, ...]
+    steps: tuple[EnsembleStep, ...] = ()
+    """What an ensemble runs, in order; none for any other model."""
 
     def parameter(self, key: str, default: str = "") -> str:
         """The value of a parameter as written, or `default`."""
@@ -134,7 +139,11 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
     if name != folder_name:
         raise read.error(f"the model is named {name!r} but its folder {folder_name!r}; make them equal", 1)
     backend = read.text(root, "backend") or _PLATFORMS.get(read.text(root, "platform"), "")
-    if backend not in BACKENDS:
+    steps = read_steps(read, root)
+    if steps or read.text(root, "platform") == ENSEMBLE:
+        _check_ensemble(read, root, backend, steps)
+        backend = ENSEMBLE
+    elif backend not in BACKENDS:
         raise read.error(f"backend {backend!r} is unknown; give one of {', '.join(BACKENDS)}", 1)
     batch = read.number(root, "max_batch_size", 0)
     if batch < 0:
@@ -152,12 +161,23 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
         warmups=read_warmups(read, root, batch, DTYPES),
         batching=read_batching(read, root, batch),
         warnings=(*_unused_fields(root, source, batch), *_misspelt(read, root)),
+        steps=steps,
     )
+    if steps:
+        check_order(read, config, root.line)
     # Read now, so that a wrong word is told when the node starts and not with the first request.
     _ = (config.idempotent, config.flag("refuse_nan"), config.queue_size_max, config.execution_timeout_s)
     if config.parameter("inputs_private", "auto") not in {"auto", "all", "none"}:
         raise read.error("parameter 'inputs_private' must be auto, all or none", 1)
     return config
+
+
+def _check_ensemble(read: FieldReader, root: Message, backend: str, steps: tuple[EnsembleStep, ...]) -> None:
+    if backend or read.text(root, "platform") != ENSEMBLE or not steps:
+        raise read.error('an ensemble needs platform "ensemble" and ensemble_scheduling with steps, and no backend', 1)
+    for field in ("dynamic_batching", "model_warmup"):
+        if read.messages(root, field):
+            raise read.error(f"an ensemble has no {field} of its own; give it to its steps, or leave it out", 1)
 
 
 def _instances(read: FieldReader, root: Message) -> Instances:

@@ -41,5 +41,8 @@ class Shelves(Protocol):
     def staged(self, number: int, serial: int, loaded: Loaded) -> None:
         """Executor `number` has loaded what was staged beside its models, or could not."""
 
+    def stepped(self, steps: tuple[Loaded, ...]) -> None:
+        """An ensemble has run, and this became of its steps."""
+
     def executor_ended(self, number: int, why: str, loading: str) -> None:
         """A process is gone, and with it what it held; `loading` is the model that it was at, at its start."""

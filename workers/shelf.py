@@ -97,7 +97,7 @@ class Shelf:  # mutable: models come and go
 
     def _load(self, source: ModelSource) -> tuple[LoadedModel | None, Loaded]:
         try:
-            model = LoadedModel(source.read(), self._threads, on_gpu=self._on_gpu)
+            model = LoadedModel(source.read(), self._threads, on_gpu=self._on_gpu, find=self.models.get)
             return model, Loaded(source.name, model.warm_up())
         except OverspillError as error:
             if error.__cause__ is not None:

@@ -11,14 +11,29 @@ from typing import TYPE_CHECKING
 from fabric.errors import ModelBroken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.backends.base import Backend
+    from workers.execution import LoadedModel
     from workers.modelconfig import ModelConfig
 
 DEVICES = ("auto", "cpu", "gpu")
 
 
-def open_backend(config: ModelConfig, threads: int, *, on_gpu: bool) -> Backend:
-    """The loaded model. `on_gpu` says that this executor owns a GPU. Raises ModelBroken or MissingDependency."""
+def nobody(_name: str) -> LoadedModel | None:
+    """For a model that needs no other one."""
+    return None
+
+
+def open_backend(
+    config: ModelConfig, threads: int, *, on_gpu: bool, find: Callable[[str], LoadedModel | None] = nobody
+) -> Backend:
+    """The loaded model. `on_gpu` says that this executor owns a GPU, `find` gives another model that it has loaded.
+    Raises ModelBroken or MissingDependency."""
+    if config.steps:
+        from workers.backends.ensemble import Ensemble
+
+        return Ensemble(config, find)
     if config.backend == "onnxruntime":
         from workers.backends.onnxruntime import OnnxModel
 

@@ -1,0 +1,89 @@
+"""Ensembles of a node beside the models that are their steps: neither comes, changes or goes so that they do not fit.
+
+An ensemble is put where all of its steps are. A step that an ensemble uses is not unloaded, and a new version of it is
+loaded only if the ensemble can use that one as well. This module loads nothing. Read `workers/library.py` next.
+"""
+
+# Pure: no clock, no sockets, no randomness of its own.
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from fabric.errors import ModelBroken, ProtocolError, Unavailable
+from workers.ensembleconfig import check_steps
+from workers.handover import Spent
+from workers.statistics import BACKEND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from workers.fitting import Fit
+    from workers.handover import Loaded
+    from workers.modelconfig import ModelConfig
+    from workers.shelved import Shelved
+
+
+_TIMES: Final = 4
+"""In all, before and after the model's own code, and rows."""
+
+
+class Chains:
+    """The ensembles among a node's models, by name."""
+
+    def __init__(self, models: Mapping[str, Shelved]) -> None:
+        self._models = models
+
+    def fit(self, config: ModelConfig, fit: Fit) -> Fit:
+        """Where a model goes that would go there by itself. Raises ModelBroken where an ensemble does not fit its
+        steps, or a step not the ensembles that use it."""
+        for name, chain in self._using(config.name):
+            known = self._known()
+            known[config.name] = config
+            try:
+                check_steps(chain, known)
+            except ModelBroken as error:
+                raise ModelBroken(f"model {config.name!r} is a step of ensemble {name!r}, and now {error}") from None
+            uses = self._models[name].fit
+            if uses is not None and not uses.numbers <= fit.numbers:
+                raise ModelBroken(f"model {config.name!r} is a step of ensemble {name!r} and must be where that is")
+        if not config.steps:
+            return fit
+        check_steps(config, self._known())
+        numbers = fit.numbers
+        for step in config.steps:
+            placed = self._models[step.model].fit
+            numbers &= placed.numbers if placed is not None else frozenset()
+        if not numbers:
+            raise ModelBroken(f"no executor has all steps of ensemble {config.name!r}; look at their instance_group")
+        return replace(fit, numbers=numbers)
+
+    def check_unload(self, name: str) -> None:
+        """Raises Unavailable for a model that an ensemble uses."""
+        for chain, _ in self._using(name):
+            raise Unavailable(f"model {name!r} is a step of ensemble {chain!r}; unload that first")
+
+    def count(self, steps: tuple[Loaded, ...], now: float) -> None:
+        """Counts the steps of an ensemble's run as runs of their own models. Raises ProtocolError for what an executor
+        of ours would not say: a model of it writes to its node."""
+        for step in steps:
+            if not step.refused and (len(step.runs_us) != _TIMES or min(step.runs_us) < 0):
+                raise ProtocolError("told of a step without its times; look which of its models writes to its node")
+            model = self._models.get(step.model)
+            if model is None:  # it went meanwhile
+                continue
+            if step.refused:
+                model.queue.tally.failed(BACKEND, 0.0)
+                continue
+            compute_us, input_us, output_us, rows = step.runs_us
+            spent = Spent(compute_us, 0, input_us, output_us, rows, rows)
+            model.queue.tally.ran(spent, leads=True, took_s=compute_us / 1e6, now=now)
+
+    def _known(self) -> dict[str, ModelConfig]:
+        return {name: model.config for name, model in self._models.items() if model.is_loaded and model.config}
+
+    def _using(self, name: str) -> Iterator[tuple[str, ModelConfig]]:
+        for chain, config in self._known().items():
+            if any(step.model == name for step in config.steps):
+                yield chain, config
