@@ -10,12 +10,16 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SYSFS = Path("/sys/class/infiniband")
 DEVICE_NODES = Path("/dev/infiniband")
 EMPTY_MAX = 64
-"""Empty entries of a table in a row, after which none is looked for. The kernel fills the first free one, so holes are
-what was deleted; soft-RoCE's table has 1,024 entries, whose reading took seconds on an emulated machine."""
+"""Empty or missing entries of a table in a row, after which none is looked for. The kernel fills the first free one, so
+holes are what was deleted; soft-RoCE's table has 1,024 entries, whose reading took seconds on an emulated machine."""
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -82,28 +86,40 @@ def _device(path: Path) -> DeviceFacts:
 
 
 def _port(path: Path) -> PortFacts:
-    gids, empty = [], 0
-    indices: list[int] = []
-    with suppress(OSError):
-        indices = sorted(int(each.name) for each in (path / "gids").iterdir())
-    for index in indices:
-        gid = _text(path / "gids" / str(index))
-        if not gid or gid == _NO_GID:
-            empty += 1
-            if empty >= EMPTY_MAX:
-                break
-            continue
-        empty, attributes = 0, path / "gid_attrs"
-        kind, netdev = _text(attributes / "types" / str(index)), _text(attributes / "ndevs" / str(index))
-        gids.append(GidFacts(index, gid, kind, netdev))
     state = _text(path / "state").rpartition(":")[2].strip()  # "4: ACTIVE"
     lid = _text(path / "lid")
     number = int(lid, 16) if lid.startswith("0x") else 0
-    return PortFacts(int(path.name), state, _text(path / "link_layer"), number, tuple(gids))
+    return PortFacts(int(path.name), state, _text(path / "link_layer"), number, tuple(_gids(path)))
+
+
+def _gids(path: Path) -> Iterator[GidFacts]:
+    """The entries of a port's table, in order. Numbers are tried one after the other, since to list the table of
+    soft-RoCE took far longer than to read what is in it."""
+    table, attributes = f"{path}/gids", f"{path}/gid_attrs"
+    index = empty = 0
+    while empty < EMPTY_MAX:
+        gid = _read(f"{table}/{index}")
+        if gid and gid != _NO_GID:
+            empty = 0
+            yield GidFacts(index, gid, _read(f"{attributes}/types/{index}"), _read(f"{attributes}/ndevs/{index}"))
+        else:
+            empty += 1
+        index += 1
 
 
 def _text(path: Path) -> str:
+    return _read(str(path))
+
+
+def _read(path: str) -> str:
+    """What a small file says; empty where it cannot be read. Plain calls, since a node looks every two seconds."""
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        return os.read(fd, 4096).decode("ascii", errors="replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
