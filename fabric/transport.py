@@ -6,6 +6,7 @@ Every wire offers the same `Channel`, checked by one contract suite. A call is m
 - exactly one outcome for each call: an `Answer` or one error, by its deadline;
 - after a timeout or a cancel no memory of the call is reused before its writers have answered or are fenced;
 - a peer's death ends every call on the channel at once, with fate `unknown` unless it is known better;
+- whoever watches is told of it as soon, also while nothing is out;
 - `close` lets calls finish until a deadline, `abort` does not; afterwards every call raises `NodeLost`.
 
 This module never chooses among channels: `fabric/link` does. Read `fabric/link/machine.py` next.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from fabric.frame import Load
 from fabric.layout import Layout
@@ -24,10 +25,13 @@ from fabric.message import Body, RequestId
 from fabric.peer import PeerFacts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.deadline import Deadline
+    from fabric.errors import OverspillError
     from fabric.memory.arena import Arena
 
-__all__ = ["Answer", "Call", "Channel", "PeerFacts", "WireName"]
+__all__ = ["Answer", "Begins", "Call", "Channel", "PeerFacts", "WireName"]
 
 
 class WireName(Enum):
@@ -144,8 +148,21 @@ class Channel(Protocol):
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the peer's own code for a sign of life. Raises OverspillError."""
 
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """From now on `doubted()` is called, from any thread, whenever there is reason to ask for a sign of life at
+        once, and when the channel is over. Call it on the background loop; it never blocks."""
+
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then aborts."""
 
     def abort(self, reason: str) -> None:
         """Ends at once: every running call raises `NodeLost` with this reason. Safe from any thread, twice too."""
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A channel whose calls can be begun on its loop without a coroutine, for who passes many on."""
+
+    def begin(self, call: Call, deadline: Deadline, done: Callable[[Answer | OverspillError], None]) -> bool:
+        """Sends one attempt; `done` gets its only outcome later, in the loop's thread. False where it must be awaited
+        (`call_async`) instead; nothing was sent then."""

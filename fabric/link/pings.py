@@ -1,7 +1,8 @@
 """Signs of life: pings of an open channel while it matters, and the probe of one that should be trusted again.
 
-A ping is answered by the peer's own code, so it tells a stopped process from a slow model. This module never judges:
-it tells `fabric/link/wiring.py` what it saw. Read `fabric/link/link.py` next.
+A ping is answered by the peer's own code, so it tells a stopped process from a slow model. A channel that has reason to
+doubt its peer, while nothing is out too, has it asked at once. This module never judges: it tells
+`fabric/link/wiring.py` what it saw. Read `fabric/link/link.py` next.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
@@ -23,6 +25,40 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class _Doubt:  # mutable: told, then taken
+    """What a channel tells from any thread, for the task that watches it. It holds neither of them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self._told = False
+
+    def tell(self) -> None:
+        """There is reason to ask now."""
+        with suppress(RuntimeError):  # the loop was closed: nobody asks any more
+            self._loop.call_soon_threadsafe(self._come)
+
+    def take(self) -> bool:
+        """Whether there was, since the last look."""
+        told, self._told = self._told, False
+        return told
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until there is, for `timeout_s` at most."""
+        if self._told:
+            return
+        self._woken.clear()
+        timer = self._loop.call_later(timeout_s, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+
+    def _come(self) -> None:
+        self._told = True
+        self._woken.set()
+
+
 async def probe_channel(channel: Channel, times: LinkTimes) -> None:
     """Some pings in a row. Raises what kept one from being answered."""
     for _ in range(times.probe_pings):
@@ -30,16 +66,23 @@ async def probe_channel(channel: Channel, times: LinkTimes) -> None:
 
 
 async def watch_channel(wiring: Wiring, role: Role, channel: Channel) -> None:
-    """Pings a channel for as long as it is one of the link's: often while it matters, else once a second."""
+    """Pings a channel for as long as it is one of the link's: often while it matters, at once when the channel doubts
+    its peer, else once a second."""
     times = wiring.times
-    idle_s = 0.0
+    idle_s, doubt = 0.0, _Doubt()
     try:
+        channel.watch(doubt.tell)
         while wiring.channels.get(role) is channel:
             began = time.monotonic()
-            if idle_s >= times.idle_ping_s or wiring.machine.missed[role] or _matters(wiring, role, channel):
+            if (
+                doubt.take()
+                or idle_s >= times.idle_ping_s
+                or wiring.machine.missed[role]
+                or _matters(wiring, role, channel)
+            ):
                 idle_s = 0.0
                 await _ping(wiring, role, channel)
-            await asyncio.sleep(max(0.0, times.ping_s - (time.monotonic() - began)))
+            await doubt.wait(max(0.0, times.ping_s - (time.monotonic() - began)))
             idle_s += times.ping_s
     except Exception:  # noqa: BLE001 - a link whose watch has ended would never fail over: better it ends, and says so
         _log.exception("the watch of a %s wire to node %s failed", role.value, wiring.peer.node_id)

@@ -32,6 +32,7 @@ from fabric.local.session import join_session, open_session
 from fabric.local.unclaimed import Unclaimed
 from fabric.reply_sizes import ReplySizes
 from fabric.transport import Answer, Call, PeerFacts, WireName
+from fabric.watcher import Watcher
 
 if TYPE_CHECKING:
     import socket
@@ -57,6 +58,7 @@ class LocalChannel:  # mutable: open, then closed
         lost = _weakly(self)
         join = partial(join_session, path, replace(hello, session=welcome.session))
         self._unclaimed = Unclaimed()
+        self._watcher = Watcher()
         self._mux = MuxSocket(sock, lost, self._unclaimed)
         sockets_max = max(1, welcome.sockets_max - 1)  # one of them is the session's first
         self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, join, lost, self._unclaimed)
@@ -177,6 +179,12 @@ class LocalChannel:  # mutable: open, then closed
         self._unclaimed.acknowledge(0, time.monotonic())  # and no late reply much longer than it may be asked again
         return await self._mux.ping(self._client_id, deadline)
 
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """`doubted()` is called, from any thread, when the session is over; the running loop sees its end."""
+        self._watcher.watch(doubted)
+        with suppress(NodeLost):  # it is over already
+            self._mux.attach()
+
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then ends the session. On the channel's
         own loop it does not wait for asynchronous calls, which could not end meanwhile."""
@@ -194,6 +202,7 @@ class LocalChannel:  # mutable: open, then closed
         self._mux.end(reason)
         self._page.close()
         self._arena.close_fd()
+        self._watcher.end()
 
     def _on_own_loop(self) -> bool:
         with suppress(RuntimeError):

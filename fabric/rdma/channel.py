@@ -31,6 +31,7 @@ from fabric.rdma.replies import Replies
 from fabric.rdma.terms import Terms, agree, own_versions, pack_terms, read_terms
 from fabric.rdma.window import Windows
 from fabric.transport import PeerFacts, WireName
+from fabric.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -65,6 +66,7 @@ class RdmaChannel:  # mutable: open, then closed
         self._running = 0
         self._page = NO_REGION
         self._line: Line | None = None
+        self._watcher = Watcher()
         self.peer_facts = PeerFacts("", 0, 0)
         self._connection = Connection(engine, self, choice, secrets.randbits(32), caller=True)
         self._pings = Pings(self._connection, client_id)
@@ -147,14 +149,15 @@ class RdmaChannel:  # mutable: open, then closed
         mine = (self._client_id, self.peer_facts.node_epoch)
         return wait_through(lambda ring: page_life(self._connection, self._page, *mine, deadline, ring), deadline)
 
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """`doubted()` is called, from any thread, when the connection is over: its line tells of the node's death."""
+        self._watcher.watch(doubted)
+
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then ends the connection."""
         with self._changed:
             self._closing = True
-            while self._running and not self._reason:
-                left_s = deadline.remaining_s(time.monotonic())
-                if not left_s:
-                    break
+            while self._running and not self._reason and (left_s := deadline.remaining_s(time.monotonic())):
                 self._changed.wait(left_s)
         if not self._reason:
             with suppress(OverspillError):  # it is over already
@@ -208,13 +211,12 @@ class RdmaChannel:  # mutable: open, then closed
             line, self._line = self._line, None
         if line is not None:
             line.close()
+        self._watcher.end()
 
     def fenced(self) -> None:
         """Nobody writes any more: all memory is ours."""
         if self._made:
             self._calls.fenced()
-
-    # Inside.
 
     def _greet(
         self, choice: Choice, bootstrap: Bootstrap, deadline: Deadline, expect: tuple[str, int] | None

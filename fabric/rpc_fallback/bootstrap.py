@@ -8,57 +8,22 @@ the rdma wire's affair. Read `fabric/rpc_fallback/lines.py` for the other end.
 from __future__ import annotations
 
 import time
-from threading import Lock, Timer
+from threading import Timer
 from typing import TYPE_CHECKING
 
-import grpc
-
 from fabric.errors import Cancelled, Fate, NodeLost, OverspillError
+from fabric.rpc_fallback.held_call import HeldCall
 from fabric.rpc_fallback.session import FAILURES, Session, too_late
 from fabric.rpc_fallback.wire import CLIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fabric.deadline import Deadline
     from fabric.rpc_fallback.config import RpcConfig
 
 
-class OfferLine:  # mutable: open, then over
-    """The call that brought an offer, held open. `watch` and `close` are `fabric/rdma/line.py`'s."""
-
-    def __init__(self, session: Session, call: grpc.Call) -> None:
-        self._session = session
-        self._call: grpc.Call | None = call
-        self._lock = Lock()
-        self._ended: Callable[[str, bool], None] | None = None
-
-    def watch(self, ended: Callable[[str, bool], None]) -> None:
-        """`ended(why, told)` is called once, from a thread of gRPC's, when the call is over and we did not close it."""
-        with self._lock:
-            call, self._ended = self._call, ended
-        if call is not None and not call.add_callback(self._over):  # it is over already
-            self._over()
-
-    def close(self) -> None:
-        """Hangs up. Safe from any thread, twice too."""
-        with self._lock:
-            self._call = self._ended = None
-        self._session.lose("the line was closed")
-
-    def _over(self) -> None:
-        with self._lock:
-            call, ended = self._call, self._ended
-            self._call = self._ended = None
-        if call is not None and ended is not None:
-            code = call.code()
-            told = code is grpc.StatusCode.OK
-            ended("its rdma port is gone" if told else f"the line broke: {code.name}", told)
-
-
 def bring_offer(
     address: str, client_id: int, config: RpcConfig, offer: bytes, deadline: Deadline
-) -> tuple[bytes, OfferLine]:
+) -> tuple[bytes, HeldCall]:
     """The answer of the port at `address` (HOST:PORT), which may be an ERROR frame, and the line. Blocks.
 
     Raises NodeLost when nobody answers, DeadlineExceeded, AccessDenied for a wrong certificate, ConfigError for a wrong
@@ -73,7 +38,7 @@ def bring_offer(
         timer = Timer(left_s, call.cancel)  # the call itself has no deadline: it stays
         timer.start()
         try:
-            return next(call), OfferLine(session, call)
+            return next(call), HeldCall(call, "its rdma port is gone", lambda: session.lose("the line was closed"))
         except FAILURES as failure:
             error = session.error(failure)
             raise too_late(Fate.NEVER_RAN) if isinstance(error, Cancelled) else error from None

@@ -24,13 +24,17 @@ from fabric.rpc_fallback.config import host_of
 from fabric.rpc_fallback.lane import LaneBroken
 from fabric.rpc_fallback.lane_caller import LanePool
 from fabric.rpc_fallback.pages import read_page
-from fabric.rpc_fallback.session import FAILURES, Session, too_late
+from fabric.rpc_fallback.pings import ping
+from fabric.rpc_fallback.session import FAILURES, Session, left_s
 from fabric.rpc_fallback.tls import caller_context
 from fabric.rpc_fallback.waiting import discard, finished, ignore
-from fabric.rpc_fallback.wire import BULK_BYTES, inline_answer, read_pong, request_frame
+from fabric.rpc_fallback.watching import Watching
+from fabric.rpc_fallback.wire import BULK_BYTES, inline_answer, request_frame
 from fabric.transport import WireName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.deadline import Deadline
     from fabric.frame import Load
     from fabric.load_page import Reading
@@ -59,6 +63,7 @@ class RpcChannel:  # mutable: owns connections
         self._quick = LanePool(host, client_id, replace(config, lane_wait_s=0.0), context, arena)
         self._session = Session(address, client_id, config, expect, (self._lanes.renew, self._quick.renew))
         self._bulk = Bulk(self._session, self._lanes, arena)
+        self._watching = Watching(self._session)
         self._lock = Lock()
         self._changed = Condition(self._lock)
         self._running = 0
@@ -150,18 +155,13 @@ class RpcChannel:  # mutable: owns connections
 
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node, through its port, for a sign of life. Raises OverspillError."""
-        if self._session.lost:
-            raise NodeLost(self._session.lost, Fate.NEVER_RAN)
-        for last in (False, True):
-            token = self._session.token
-            try:
-                message = token + bare_frame(Kind.PING)
-                return read_pong(await finished(self._session.ping.future(message, timeout=_left_s(deadline))))
-            except FAILURES as failure:
-                if not last and await asyncio.to_thread(self._session.renewed, failure, token, deadline):
-                    continue
-                raise self._session.error(failure) from None
-        raise AssertionError("the second pass returns or raises")
+        load = await ping(self._session, deadline)
+        self._watching.renew()
+        return load
+
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """`doubted()` is called, from any thread, when a ping should be asked at once, and when the channel is over."""
+        self._watching.begin(doubted)
 
     def read_page(self, deadline: Deadline) -> Reading:
         """What this client reads of the node's load page. Blocks. Raises Unavailable, DeadlineExceeded, NodeLost."""
@@ -171,17 +171,18 @@ class RpcChannel:  # mutable: owns connections
         """Takes no new call, waits for the running ones until the deadline, says BYE, then aborts."""
         with self._changed:
             self._closing = True
-            while self._running and (left_s := deadline.remaining_s(time.monotonic())):
-                self._changed.wait(left_s)
+            while self._running and (remaining_s := deadline.remaining_s(time.monotonic())):
+                self._changed.wait(remaining_s)
         if not self._session.lost:
             with contextlib.suppress(*FAILURES):
-                left_s = max(0.05, min(BYE_S, deadline.remaining_s(time.monotonic())))
-                self._session.bye(self._session.token + bare_frame(Kind.BYE), timeout=left_s)
+                last_s = max(0.05, min(BYE_S, deadline.remaining_s(time.monotonic())))
+                self._session.bye(self._session.token + bare_frame(Kind.BYE), timeout=last_s)
         self.abort("the channel was closed; open another one")
 
     def abort(self, reason: str) -> None:
         """Ends at once: every running call raises `NodeLost` with this reason."""
         self._session.lose(reason)
+        self._watching.close()
         self._lanes.close()
         self._quick.close()
         with self._changed:
@@ -207,13 +208,13 @@ class RpcChannel:  # mutable: owns connections
             if self._closing:
                 self._changed.notify_all()
 
-    def _message(self, token: bytes, call: Call, left_s: float) -> bytes:
-        frame = request_frame(call, self._session.peer.node_epoch, int(left_s * 1e6))
+    def _message(self, token: bytes, call: Call, remaining_s: float) -> bytes:
+        frame = request_frame(call, self._session.peer.node_epoch, int(remaining_s * 1e6))
         return b"".join((token, frame, call.body.view()))
 
     def _small(self, call: Call, deadline: Deadline) -> Answer | None:
         """On a lane that is free now, where a call takes a third of the time, else in one message of gRPC's."""
-        frame = request_frame(call, self._session.peer.node_epoch, int(_left_s(deadline) * 1e6))
+        frame = request_frame(call, self._session.peer.node_epoch, int(left_s(deadline) * 1e6))
         try:
             return self._quick.call(call.id, frame, call.body.view(), deadline)
         except LaneBroken as broken:
@@ -234,9 +235,9 @@ class RpcChannel:  # mutable: owns connections
         """One message each way; None when the reply is too large for that."""
         session = self._session
         for last in (False, True):
-            token, left_s = session.token, _left_s(deadline)
+            token, remaining_s = session.token, left_s(deadline)
             try:
-                reply = session.call(self._message(token, call, left_s), timeout=left_s)
+                reply = session.call(self._message(token, call, remaining_s), timeout=remaining_s)
             except FAILURES as failure:
                 if not last and session.renewed(failure, token, deadline):
                     continue
@@ -252,9 +253,9 @@ class RpcChannel:  # mutable: owns connections
     async def _inline_async(self, call: Call, deadline: Deadline) -> Answer | None:
         session = self._session
         for last in (False, True):
-            token, left_s = session.token, _left_s(deadline)
+            token, remaining_s = session.token, left_s(deadline)
             try:
-                rpc = session.call.future(self._message(token, call, left_s), timeout=left_s)
+                rpc = session.call.future(self._message(token, call, remaining_s), timeout=remaining_s)
                 reply = await finished(rpc)
             except FAILURES as failure:
                 if not last and await asyncio.to_thread(session.renewed, failure, token, deadline):
@@ -288,10 +289,3 @@ class RpcChannel:  # mutable: owns connections
                 with contextlib.suppress(OverspillError):
                     await work
             raise
-
-
-def _left_s(deadline: Deadline) -> float:
-    left_s = deadline.remaining_s(time.monotonic())
-    if not left_s:
-        raise too_late(Fate.NEVER_RAN)
-    return left_s

@@ -19,6 +19,7 @@ from fabric.errors import ArenaFull, Fate, OverspillError, ProtocolError, Resour
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
 from fabric.rpc_fallback.exchange import Exchange
+from fabric.rpc_fallback.session_line import SessionLine
 from fabric.rpc_fallback.wire import SESSION_BYTES, error_outcome, outcome_of
 from fabric.transport import Call
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fabric.layout import Layout
     from fabric.rpc_fallback.config import RpcServerConfig
     from fabric.rpc_fallback.lane import Lane
+    from fabric.rpc_fallback.lines import Send
     from fabric.rpc_fallback.wire import Outcome
     from fabric.transport import Channel
 
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
 EVICT_IDLE_S = 1.0
 """When the table is full, a caller that has been silent this long makes room for a new one."""
 GONE_S = 90.0
-"""gRPC does not tell that a caller died. One that was not heard of for longer than answers are kept loses its arena,
-which may be all pages that it ever used; if it lives, its next message costs a Hello."""
+"""A caller without a line may have died unnoticed. One that was not heard of for longer than answers are kept loses its
+arena, which may be all pages that it ever used; if it lives, its next message costs a Hello."""
+LINE_GONE_S = 5.0
+"""One whose line is over has so long to be heard of: whoever lives pings at once."""
+STOP_LOOK_S = 0.02
 REOPEN_S = 0.5
 """A dead way to the node is opened anew at most this often, so that a dead node is not asked by every call."""
 _log = logging.getLogger(__name__)
@@ -52,6 +57,7 @@ class Peer:  # mutable: one caller's session
         self.session = secrets.token_bytes(SESSION_BYTES)
         self.lane_token = secrets.token_hex(16)
         self.exchange = Exchange()
+        self.line = SessionLine()
         self.lanes: set[Lane] = set()
         self.used_s = self.heard_s = time.monotonic()
         self.closed = False
@@ -152,13 +158,19 @@ class Peer:  # mutable: one caller's session
         if self.exchange.running(request):
             self._channel.cancel(request)
 
+    def hung_up(self, send: Send) -> None:
+        """A call that was the caller's line is over, by its doing or by that of the network."""
+        if self.line.let_go(send):
+            self.heard_s = min(self.heard_s, time.monotonic() - GONE_S + LINE_GONE_S)
+
     def busy(self) -> bool:
         """Whether a request of this caller is on its way."""
         return self.exchange.busy()
 
     def close(self, deadline: Deadline) -> None:
-        """Closes lanes and the node channel."""
+        """Closes line, lanes and the node channel."""
         self.closed = True
+        self.line.end()
         for lane in tuple(self.lanes):
             lane.wake()
         self.exchange.forget_kept()
@@ -167,6 +179,7 @@ class Peer:  # mutable: one caller's session
     def abort(self, reason: str) -> None:
         """The same at once."""
         self.closed = True
+        self.line.end()
         for lane in tuple(self.lanes):
             lane.wake()
         self._channel.abort(reason)
@@ -246,6 +259,15 @@ class Peers:  # mutable: the table of sessions
                 del self._by_session[peer.session]
         for peer in idle:
             peer.close(Deadline(now))
+
+    def end_lines(self, deadline: Deadline) -> None:
+        """Hangs up on everybody as soon as nobody has a request here: who hears of the end takes the port for dead."""
+        peers = tuple(self._by_session.values())
+        while any(peer.busy() for peer in peers) and not deadline.expired(time.monotonic()):
+            time.sleep(STOP_LOOK_S)
+        time.sleep(STOP_LOOK_S)  # for the last answer, which is being sent
+        for peer in peers:
+            peer.line.end()
 
     def close(self, deadline: Deadline) -> None:
         """Ends every session and admits no more."""

@@ -130,6 +130,7 @@ class RpcServer:  # mutable: owns servers and threads
             ended = self._grpc.stop(grace_s)
             if self._service is not None:
                 self._service.lines.close(min(grace_s, LINES_S))
+            self._peers.end_lines(deadline)
             ended.wait(grace_s + 5.0)
         self._peers.close(deadline)
         if self._lanes is not None:

@@ -21,6 +21,7 @@ from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, RequestId
 from fabric.rpc_fallback.lines import Lines
 from fabric.rpc_fallback.pages import Pages
+from fabric.rpc_fallback.session_line import SessionLines
 from fabric.rpc_fallback.wire import (
     CLIENT,
     INLINE_REPLY_BYTES,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from fabric.frame import Header, Load, RequestFrame
+    from fabric.frame import Load, RequestFrame
     from fabric.layout import Layout
     from fabric.rpc_fallback.config import RpcServerConfig
     from fabric.rpc_fallback.pages import ReadRaw
@@ -92,6 +93,7 @@ class Service:
                 "Cancel": unary(self._cancel),
                 "Bye": unary(self._bye),
                 "Page": unary(self._pages),
+                "Line": grpc.unary_stream_rpc_method_handler(SessionLines(self._peers.find)),
                 "RdmaLine": grpc.unary_stream_rpc_method_handler(self.lines),
             },
         )
@@ -189,8 +191,8 @@ class Service:
         if remaining_s is None or remaining_s >= TIMEOUT_MAX_S:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a stream needs a deadline; give the call a timeout")
         try:
-            frame, header = _head(first)
-            request, layout = read_request(frame, header)
+            frame = first[SESSION_BYTES:]
+            request, layout = read_request(frame, check_header(frame))
         except ProtocolError as error:
             yield self._break_off(peer, error)
             return
@@ -284,11 +286,6 @@ def _settle(peer: Peer, request_id: RequestId, outcome: Outcome, *, sent: bool) 
         peer.exchange.delivered(request_id, outcome)
     else:
         peer.exchange.undelivered(request_id, outcome)
-
-
-def _head(first: bytes) -> tuple[bytes, Header]:
-    frame = first[SESSION_BYTES:]
-    return frame, check_header(frame)
 
 
 def _view(memory: Lease | bytearray) -> memoryview:

@@ -68,6 +68,7 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         self.bye = self._channel.unary_unary(Method.BYE)
         self.page = self._channel.unary_unary(Method.PAGE)
         self._hello = self._channel.unary_unary(Method.HELLO)
+        self._line = self._channel.unary_stream(Method.LINE)
         self._rdma = self._channel.unary_stream(Method.RDMA)
         self.peer = PeerFacts("", 0, 0)
         self.arena_bytes = 0
@@ -100,6 +101,10 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
     def offer(self, message: bytes) -> grpc.Call:
         """Brings an offer of RDMA, and stays open; needs no session. Its only message is the answer."""
         return self._rdma(message, metadata=self._metadata())
+
+    def hold(self) -> grpc.Call:
+        """Opens the session's line: nothing is ever said on it, and it ends when the session or the connection does."""
+        return self._line(self.token)
 
     def _metadata(self) -> tuple[tuple[str, str], ...] | None:
         return ((TOKEN_METADATA, f"Bearer {self._config.token}"),) if self._config.token else None
@@ -154,6 +159,14 @@ def too_late(fate: Fate = Fate.UNKNOWN) -> DeadlineExceeded:
     return DeadlineExceeded(
         "the time given with the request is over; give it more, or ask a node that is less busy", fate
     )
+
+
+def left_s(deadline: Deadline) -> float:
+    """The seconds until then. Raises DeadlineExceeded when there are none."""
+    remaining_s = deadline.remaining_s(time.monotonic())
+    if not remaining_s:
+        raise too_late(Fate.NEVER_RAN)
+    return remaining_s
 
 
 def grpc_channel(address: str, config: RpcConfig) -> grpc.Channel:

@@ -74,6 +74,7 @@ class Method:
     CANCEL = f"/{SERVICE}/Cancel"
     BYE = f"/{SERVICE}/Bye"
     PAGE = f"/{SERVICE}/Page"
+    LINE = f"/{SERVICE}/Line"
     RDMA = f"/{SERVICE}/RdmaLine"
 
 

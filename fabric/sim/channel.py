@@ -17,6 +17,8 @@ from fabric.sim.flight import Flight
 from fabric.transport import Answer, Call, PeerFacts, WireName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.deadline import Deadline
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
@@ -77,6 +79,10 @@ class SimChannel:  # mutable: a connection
         load = await self._ask_async(Kind.PING, deadline)
         assert isinstance(load, Load), "a ping is answered by a load"
         return load
+
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """`doubted()` is called, from the clock's thread, when the connection is over."""
+        self._flights.watcher.watch(doubted)
 
     def close(self, deadline: Deadline) -> None:
         """Takes no new call, waits for the running ones until the deadline, then aborts."""

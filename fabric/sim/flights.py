@@ -34,6 +34,7 @@ from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES
 from fabric.sim.flight import Flight, Result, read_end
 from fabric.transport import Answer, Call
+from fabric.watcher import Watcher
 
 if TYPE_CHECKING:
     from fabric.memory.arena import Arena
@@ -59,6 +60,7 @@ class Flights:  # mutable: the table of one connection
         self.node_epoch = 0
         self.closing = False
         self.lost: str | None = None
+        self.watcher = Watcher()
         self.idle = threading.Event()
         self.duplicates = 0
 
@@ -81,6 +83,7 @@ class Flights:  # mutable: the table of one connection
         if self.arena is not None:
             self.arena.close_fd()
         self.see_idle()
+        self.watcher.end()
 
     def receive(self, frame: bytes, body: bytes, serial: int) -> None:
         """Takes one frame of the node. In the clock's thread."""

@@ -77,6 +77,18 @@ def test_everybody_wakes(own_client: Client, pool: Bytes) -> None:
     _is_over(own_client, pool)
 
 
+def test_whoever_watches_is_told_though_nothing_is_out(own_client: Client) -> None:
+    """Nothing was ever sent: the death itself must be seen. Whoever comes later is told at once."""
+    channel, caller, told = own_client.channel, own_client.caller, threading.Event()
+    caller.watch(channel, told.set)
+    own_client.world.kill()
+    assert told.wait(20.0)
+    channel.abort("its peer is dead")
+    late = threading.Event()
+    caller.watch(channel, late.set)
+    assert late.wait(20.0)
+
+
 def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: Bytes) -> None:
     with Client(world, caller) as client:
         running = [client.start("run/4000/flip", pool[:1000], timeout_s=30) for _ in range(20)]

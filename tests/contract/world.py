@@ -83,6 +83,9 @@ class Caller(Protocol):
     def ping(self, channel: Channel, deadline: Deadline) -> Any:
         """The channel's ping."""
 
+    def watch(self, channel: Channel, doubted: Callable[[], None]) -> None:
+        """The channel's watch, on the loop."""
+
     def close(self) -> None:
         """Ends its threads."""
 
@@ -97,6 +100,12 @@ class Loop:
 
     def ping(self, channel: Channel, deadline: Deadline) -> Any:
         return asyncio.run_coroutine_threadsafe(channel.ping(deadline), self.loop).result(30)
+
+    def watch(self, channel: Channel, doubted: Callable[[], None]) -> None:
+        async def begin() -> None:
+            channel.watch(doubted)
+
+        asyncio.run_coroutine_threadsafe(begin(), self.loop).result(30)
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -26,7 +26,7 @@ from fabric.rpc_fallback.server import RpcServer
 from fabric.transport import Answer, PeerFacts, WireName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fabric.message import RequestId
     from fabric.transport import Call
@@ -96,6 +96,9 @@ class EchoChannel:
 
     async def ping(self, deadline: Deadline) -> Load:
         return LOAD
+
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """It lives as long as the port."""
 
     def close(self, deadline: Deadline) -> None:
         self.abort("closed")

@@ -20,7 +20,7 @@ from fabric.transport import PeerFacts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fabric.rpc_fallback.bootstrap import OfferLine
+    from fabric.rpc_fallback.held_call import HeldCall
     from fabric.transport import Channel
 
 TOLD_S = 10.0
@@ -50,7 +50,7 @@ class Port:
         self.ends.append(ours)
         return self.answer, theirs
 
-    def offer(self, timeout_s: float = 20.0) -> tuple[OfferLine, queue.SimpleQueue[tuple[str, bool]]]:
+    def offer(self, timeout_s: float = 20.0) -> tuple[HeldCall, queue.SimpleQueue[tuple[str, bool]]]:
         """A line, and where its end is told."""
         deadline = Deadline.after(timeout_s, time.monotonic())
         answer, line = bring_offer(self.address, 7, RpcConfig(), b"offer", deadline)

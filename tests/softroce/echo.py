@@ -76,6 +76,9 @@ class EchoNode:
         """Lives."""
         return LOAD
 
+    def watch(self, doubted: Callable[[], None]) -> None:
+        """It lives as long as the listener."""
+
     def cancel(self, request: RequestId) -> None:
         """Too late."""
 
