@@ -13,8 +13,9 @@ ON_CPU = Path(__file__).parents[1] / "integration" / "models" / "double" / "1" /
 
 
 def copy_models(folder: Path, *, fake: bool = False) -> None:
-    """Fills `folder`. For `fake` cards the models compute on the processor."""
-    shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    """Fills `folder`, but for `gpu_where`, which `several_faults.py` takes. For `fake` cards the models compute on the
+    processor."""
+    shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("__pycache__", "gpu_where"))
     kernel = ON_CPU if fake else HERE / "gpu_double" / "1" / "model.py"
     for name in ("gpu_double", "gpu_once"):
         (folder / name / "1").mkdir(exist_ok=True)

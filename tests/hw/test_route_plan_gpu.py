@@ -19,7 +19,7 @@ import pytest
 from examples.dispatch.city.generate import CityPlan, city_round
 from examples.dispatch.city.rounds import with_matrices
 from examples.dispatch.route_plan import Options, Solver, solve_batch
-from examples.dispatch.route_plan.gpu import bench
+from examples.dispatch.route_plan.gpu import bench, check
 from examples.dispatch.route_plan.gpu.cuda import CudaEngine, GpuMissing, Settings, open_engine
 from examples.dispatch.route_plan.gpu.solve import solve_on
 from tests.unit.examples import test_route_bad_input as bad
@@ -69,13 +69,13 @@ def test_mixed_tasks_equal_the_cpu_field_by_field(engine: CudaEngine, report: Re
     compared, cpu_s = 0, 0.0
     for number, solver in enumerate((Solver.INSERT, Solver.TWO_STAGE, Solver.AUTO)):
         for extra in ({}, {"hard_tw": True}, DEAR):
-            mix = bench.Mix(13_000, 1, 10, new=2, seed=17 * number + len(extra))
-            batch = bench.random_tasks(mix, Options(solver=solver, **extra))
+            mix = check.Mix(13_000, 1, 10, new=2, seed=17 * number + len(extra))
+            batch = check.random_tasks(mix, Options(solver=solver, **extra))
             began = time.perf_counter()
             wanted = bench.solve_on_cores(batch, CORES)
             cpu_s += time.perf_counter() - began
             for build in builds:
-                assert bench.different(solve_on(build, batch), wanted) == {}, (solver, extra)
+                assert check.different(solve_on(build, batch), wanted) == {}, (solver, extra)
             compared += len(batch.pairs)
     report.add(
         "route_plan", equal_tasks=compared, equal_builds=[[b.registers_max, b.warps] for b in BUILDS], equal_cpu_s=cpu_s
@@ -86,8 +86,8 @@ def test_mixed_tasks_equal_the_cpu_field_by_field(engine: CudaEngine, report: Re
 def test_matrices_order_and_shards_change_nothing(engine: CudaEngine) -> None:
     city = city_round(CityPlan(seed=6, orders=120, riders=400, near=24))
     wanted = bench.solve_on_cores(city.batch, CORES)
-    assert bench.different(solve_on(engine, city.batch), wanted) == {}
-    assert bench.different(solve_on(engine, with_matrices(city.batch)), wanted) == {}
+    assert check.different(solve_on(engine, city.batch), wanted) == {}
+    assert check.different(solve_on(engine, with_matrices(city.batch)), wanted) == {}
     turned = np.random.default_rng(1).permutation(len(city.batch.pairs))
     answer = solve_on(engine, replace(city.batch, pairs=city.batch.pairs[turned]))
     for name, array in answer.tensors().items():
@@ -105,12 +105,12 @@ def test_faults_get_their_statuses(engine: CudaEngine) -> None:
         batch = type(bad.three_pairs()).from_tensors(tensors)
         answer = solve_on(engine, batch)
         assert answer.status[1] == status, name
-        assert bench.different(answer, solve_batch(batch)) == {}, name
+        assert check.different(answer, solve_batch(batch)) == {}, name
 
 
 def test_speed(engine: CudaEngine, report: Report) -> None:
     figures = bench.measure(engine, repeat=5)
-    ten = bench.random_tasks(bench.Mix(6400, 10, 10, new=0), Options(solver=Solver.TWO_STAGE))
+    ten = check.random_tasks(check.Mix(6400, 10, 10, new=0), Options(solver=Solver.TWO_STAGE))
     figures["cpu_cores"] = CORES
     figures["two_stage_10_orders_6400_tasks_cpu_ms"] = 1e3 * bench.median_s(
         partial(bench.solve_on_cores, ten, CORES), 3

@@ -14,7 +14,6 @@ from fabric.errors import ModelBroken, ResourceExhausted
 from fabric.local.control import NodeControl, control_path
 from tests.integration.nodes import (
     CONFIG,
-    IDEMPOTENT,
     OK,
     Client,
     client_of,
@@ -36,19 +35,6 @@ class Model:
         pass
     def execute(self, inputs, outputs):
         outputs["y"] = inputs["x"] * 0 + os.getpid()
-"""
-SLOW_OR_FAST = """
-import os, time
-class Model:
-    def __init__(self, config):
-        try:
-            os.close(os.open(config.path + "/slow", os.O_CREAT | os.O_EXCL))
-            self.run_s = 0.040
-        except FileExistsError:
-            self.run_s = 0.010
-    def execute(self, inputs, outputs):
-        time.sleep(self.run_s)
-        outputs["y"] = inputs["x"] * 0 + int(self.run_s * 1000)
 """
 WARM = """
 import time
@@ -149,30 +135,3 @@ def test_a_model_is_ready_only_once_its_sample_has_run(tmp_path: Path) -> None:
         began_s = time.monotonic()
         client.call("warm", OK, 0)
         assert time.monotonic() - began_s < 0.4
-
-
-def test_a_slow_executor_gets_the_share_of_its_speed(tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    write_model(models, "sleepy", SLOW_OR_FAST, CONFIG + IDEMPOTENT)
-    counts = {10: 0, 40: 0}
-    with running_node(tmp_path, models, "--devices", "cpu:2") as node:
-        wait_until(lambda: len(node.children()) == 2)
-        give_up_s = time.monotonic() + 5.0
-        counting = time.monotonic() + 1.5
-
-        def ask(own: Client) -> None:
-            while (now := time.monotonic()) < give_up_s:
-                run_ms = own.call("sleepy", OK, 0)[0]
-                if now >= counting:
-                    counts[run_ms] += 1
-
-        clients = [Client(node.path, 100 + number) for number in range(8)]
-        threads = [threading.Thread(target=ask, args=(own,)) for own in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20.0)
-        for own in clients:
-            own.close()
-    assert counts[40] > 0
-    assert 2.0 <= counts[10] / counts[40] <= 6.0  # 4 on a quiet machine
