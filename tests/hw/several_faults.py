@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from discovery.registry import open_registry
 from fabric.errors import OverspillError
 from fabric.local.control import NodeControl, control_path
 from overspill import Router
@@ -85,6 +86,7 @@ class Scene:
 
     def __init__(self, folder: Path, devices: str, standby: str) -> None:
         self._folder = folder
+        self._standby = standby
         self.flag = folder / "now"
         shutil.copytree(HERE / MODEL, folder / "models" / MODEL, ignore=shutil.ignore_patterns("__pycache__"))
         settings = folder / "node.toml"
@@ -103,9 +105,15 @@ class Scene:
     def executors(self) -> tuple[ExecutorFacts, ...]:
         return NodeControl(control_path(str(self._folder / "node.sock"))).executors()
 
+    def settled(self) -> bool:
+        """Whether every card has its executor, and its standby where there should be one."""
+        (instance,) = open_registry(self.node.registry).read()
+        standing = all(card.standby == self._standby for card in instance.cards)
+        return standing and all(each.ready for each in self.executors())
+
     def trial(self) -> dict[str, Any]:
         """Breaks one card once."""
-        assert wait_until(lambda: all(each.ready for each in self.executors()), PATIENCE_S, 0.05), self.node.log
+        assert wait_until(self.settled, PATIENCE_S, 0.05), self.node.log
         before = {each.pid for each in self.executors()}
         count = THREADS_A_CARD * self.cards
         pause_s = count * RUN_S / (SHARE * self.cards)

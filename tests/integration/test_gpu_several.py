@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.dispatch.city.generate import CityPlan, city_round
 from fabric.errors import OverspillError
+from tests.hw import several, several_faults
 from tests.integration.bad_node import wait_until
 from tests.integration.waiting_cards import WaitingNode, ask, makespan_s, uneven
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.leaks("nodes and routers are closed by a fixture, after the test's frame let go of replies")
 
@@ -190,3 +193,17 @@ def test_a_card_is_known_by_its_uuid_whatever_its_number(node: WaitingNode) -> N
 
     assert wait_until(lambda: out_of_use() == ["FAKE-3"], 10.0), out_of_use()
     assert sorted(card for card, facts in node.executors().items() if facts.ready) == ["FAKE-0", "FAKE-1", "FAKE-2"]
+
+
+@pytest.mark.long
+def test_the_faults_for_real_cards_find_nothing_wrong_on_fake_ones() -> None:
+    found = several_faults.run("fake:3", "full", 3)
+    assert (found["wrong"], found["lost"], found["of_broken_after"]) == (0, [], 0)
+    assert found["moved"] >= 3
+
+
+@pytest.mark.long
+def test_the_round_for_real_cards_runs_on_fake_ones(tmp_path: Path) -> None:
+    plan = several.Plan(("fake", "fake"), (2,), 2)
+    found = several.measure(tmp_path, plan, city_round(CityPlan(orders=60, riders=240)))
+    assert found["cards_2"]["throughput"] > 0  # two processors' worth at most: nothing is claimed from it
