@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOADS = "0.5,0.7,0.8,0.9,0.95"
 POLICIES = "weighted,least-loaded,peak-ewma,jsq,polled-count,polled-work,c3,prequal,ours,greedy,oracle"
@@ -65,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--loads is {args.loads}; give shares of the capacity, such as 0.7,0.9")
     policies = list(BY_NAME) if args.policies == "all" else args.policies.split(",")
     seeds = range(1, int(_at_least("--seeds", args.seeds, 1)) + 1)
-    cells = compare(world, policies, loads, seeds, processes=args.processes, progress=_progress)
+    cells = compare(world, policies, loads, seeds, processes=args.processes, progress=_progress())
     title = f"{world.name}: {len(world.speeds)} workers, {len(world.demand)} routers, mean of {len(seeds)} seeds"
     print(as_text(title, cells))
     if args.report is not None:
@@ -90,6 +95,16 @@ def _at_least(name: str, value: float, least: float) -> float:
     return value
 
 
-def _progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r  {done}/{total} runs", end="\n" if done == total else "", file=sys.stderr, flush=True)
+def _progress() -> Callable[[float, int], None]:
+    """Tells on a terminal, in one line that is written over, how far it is; nothing anywhere else."""
+    if not sys.stderr.isatty():
+        return lambda _, __: None
+    began_s = time.monotonic()
+
+    def tell(done: float, total: int) -> None:
+        took_s = time.monotonic() - began_s
+        left = f", about {took_s / done * (total - done):.0f} s to go" if 0.0 < done < total and took_s > 1.0 else ""
+        line = f"{done / total:4.0%} of {total} runs, {took_s:.0f} s{left}"
+        print(f"\r  {line:60}", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+
+    return tell

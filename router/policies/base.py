@@ -25,6 +25,7 @@ class Task:  # mutable: nodes write down what became of it
         "arrived_s",
         "began_s",
         "begun_by",
+        "copied_to",
         "copies_begun",
         "done_s",
         "hint_ms",
@@ -51,6 +52,7 @@ class Task:  # mutable: nodes write down what became of it
         self.begun_by = -1
         self.copies_begun = 0
         self.tied: tuple[int, ...] = ()
+        self.copied_to: tuple[int, ...] = ()
         self.sent_s = 0.0
         self.units = hint_ms or 1.0
         """What its router tells the worker of its size; a policy that doubts the hint may tell another figure."""
@@ -150,6 +152,13 @@ class Policy(Protocol):
     def tie(self, task: Task, reports: Sequence[Report], now: float) -> tuple[int, ...]:
         """The worker, if any, that a request which has not begun is sent to as well: `beside` was read."""
 
+    def late_s(self, task: Task) -> float | None:
+        """How long after its dispatch a request that has no answer yet is asked about by `late`; None for never."""
+
+    def late(self, task: Task, now: float) -> tuple[tuple[int, ...], float | None]:
+        """The workers that get a copy of it, which is not begun there once an answer is known; and in how many seconds
+        it is asked about again, None for never."""
+
     def answered(self, task: Task, answer: Answered, now: float) -> None:
         """An answer came."""
 
@@ -179,6 +188,14 @@ class Quiet:
     def tie(self, task: Task, reports: Sequence[Report], now: float) -> tuple[int, ...]:
         """Ties nothing."""
         return ()
+
+    def late_s(self, task: Task) -> float | None:
+        """Copies nothing."""
+        return None
+
+    def late(self, task: Task, now: float) -> tuple[tuple[int, ...], float | None]:
+        """Never asked."""
+        return (), None
 
     def probes(self, now: float) -> tuple[int, ...]:
         """Probes nobody."""

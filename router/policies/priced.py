@@ -81,12 +81,13 @@ class _Out:  # mutable: a request of ours that is out
 
 
 class Priced:  # mutable: a router
-    """A router of ours. `reads` pages for each request; `tied` requests where nodes tell when they begin one."""
+    """A router of ours. `reads` pages for each request; `tied` requests where nodes tell when they begin one; copies of
+    late ones as `hedge_ratio` allows."""
 
-    def __init__(self, setting: Setting, *, reads: int = 5, tied: bool = True) -> None:
+    def __init__(self, setting: Setting, *, reads: int = 5, tied: bool = True, hedge_ratio: float = 0.0) -> None:
         self._setting = setting
         self._now = 0.0
-        config = RouterConfig(remote_sample=reads or _SAMPLE, tied=tied)
+        config = RouterConfig(remote_sample=reads or _SAMPLE, tied=tied, hedge_ratio=hedge_ratio)
         self.core = Core(setting.router + 1, config, None, setting.rng, lambda: self._now)
         self.core.execute_with(lambda _: None)
         if reads:
@@ -164,6 +165,26 @@ class Priced:  # mutable: a router
             return ()  # it has begun, which a local worker tells at once
         tied = tie_late(self.core, out.attempt)
         return (self._numbers[tied.picked.worker.name],) if tied is not None else ()
+
+    def late_s(self, task: Task) -> float | None:
+        """As the core's hedger says."""
+        out, hedger = task.slot, self.core.hedger
+        if hedger is None or not isinstance(out, _Out) or out.attempt is None:
+            return None
+        return hedger.after_s(out.attempt)
+
+    def late(self, task: Task, now: float) -> tuple[tuple[int, ...], float | None]:
+        """One copy at most, where the hedger finds somebody who would begin it soon."""
+        self._now = now
+        out, hedger = task.slot, self.core.hedger
+        assert hedger is not None, "it said when"
+        assert isinstance(out, _Out), "it has no answer"
+        attempt = out.attempt
+        assert attempt is not None, "it was sent"
+        tied = hedger.copy(attempt) if attempt.tied is None else None
+        if tied is not None:
+            return (self._numbers[tied.picked.worker.name],), None
+        return (), hedger.again_s(attempt)
 
     def _tell(self, report: Report) -> None:
         table = self.core.table

@@ -48,8 +48,8 @@ def _plain(kind: Callable[[Setting], Policy]) -> Callable[[Setting, Shared], Pol
     return lambda setting, shared: kind(setting)
 
 
-def _ours(setting: Setting, shared: Shared, *, reads: int, tied: bool) -> Policy:
-    return Priced(setting, reads=reads, tied=tied)
+def _ours(setting: Setting, shared: Shared, *, reads: int, tied: bool, hedge_ratio: float = 0.0) -> Policy:
+    return Priced(setting, reads=reads, tied=tied, hedge_ratio=hedge_ratio)
 
 
 ENTRIES = (
@@ -75,6 +75,9 @@ ENTRIES = (
     Entry("prequal", "Prequal, asynchronous", _plain(Prequal)),
     Entry("ours-reports", "ours, reports with answers only", partial(_ours, reads=0, tied=False)),
     Entry("ours-untied", "ours, reads, no ties", partial(_ours, reads=READS, tied=False)),
+    Entry(
+        "ours-hedged", "ours, reads, copies of late requests", partial(_ours, reads=READS, tied=False, hedge_ratio=0.05)
+    ),
     Entry("ours", "ours", partial(_ours, reads=READS, tied=True)),
     Entry("greedy", "greedy oracle", lambda setting, shared: Greedy(setting, shared.way)),
     Entry("oracle", "clairvoyant oracle", lambda setting, shared: Clairvoyant(setting, shared.way)),

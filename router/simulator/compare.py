@@ -7,7 +7,7 @@ processes with the same result. Read `router/simulator/report.py` next.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from random import Random
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from router.simulator.node import Node
     from router.simulator.workload import Workload
 
+TOLD_S = 1.0
+"""Between two words of how far it is: longer, and somebody who waits wonders."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -40,12 +43,13 @@ class Cell:
     p99_ms: tuple[float, ...]
 
 
-def simulate(world: Workload, policy: str, seed: int) -> World:
-    """Runs one policy over the trace of one seed; the finished world. Raises ConfigError for an unknown policy."""
+def simulate(world: Workload, policy: str, seed: int, tell: Callable[[float], None] | None = None) -> World:
+    """Runs one policy over the trace of one seed; the finished world. `tell` is told now and then which part of it is
+    done. Raises ConfigError for an unknown policy."""
     entry = _entry(policy)
     shared = Shared(OnTheWay(len(world.speeds)))
     run = World(world, draw(world, seed), entry.snapshot_s, lambda nodes: _policies(world, seed, entry, shared, nodes))
-    run.run()
+    run.run(tell)
     return run
 
 
@@ -80,9 +84,27 @@ def _one(job: tuple[Workload, str, int]) -> Figures:
     return figures(simulate(*job))
 
 
-def _tell(progress: Callable[[int, int], None] | None, done: int, total: int) -> None:
-    if progress is not None:
-        progress(done, total)
+def _in_turn(jobs: Sequence[tuple[Workload, str, int]], progress: Callable[[float, int], None]) -> list[Figures]:
+    found: list[Figures] = []
+    for world, policy, seed in jobs:
+        done = len(found)
+        run = simulate(world, policy, seed, lambda part, done=done: progress(done + part, len(jobs)))  # type: ignore[misc]
+        found.append(figures(run))
+        progress(len(found), len(jobs))
+    return found
+
+
+def _at_once(
+    jobs: Sequence[tuple[Workload, str, int]], processes: int, progress: Callable[[float, int], None]
+) -> list[Figures]:
+    # A forked child would hold the locks of whatever threads the caller has.
+    with ProcessPoolExecutor(min(processes, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+        out = [pool.submit(_one, job) for job in jobs]
+        left = set(out)
+        while left:
+            _, left = wait(left, timeout=TOLD_S, return_when=FIRST_COMPLETED)
+            progress(len(jobs) - len(left), len(jobs))
+        return [one.result() for one in out]
 
 
 def compare(
@@ -92,23 +114,16 @@ def compare(
     seeds: Sequence[int],
     *,
     processes: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[float, int], None] | None = None,
 ) -> tuple[Cell, ...]:
-    """All runs; one cell for each policy and load, in that order. Raises ConfigError."""
+    """All runs; one cell for each policy and load, in that order. `progress` is told how many runs are done (with parts
+    of one where they run one by one), and of how many; at least once a second. Raises ConfigError."""
     for policy in policies:
         _entry(policy)
     jobs = [(replace(world, load=load), policy, seed) for policy in policies for load in loads for seed in seeds]
-    found: list[Figures] = []
-    if processes <= 1:
-        for job in jobs:
-            found.append(_one(job))
-            _tell(progress, len(found), len(jobs))
-    else:
-        # A forked child would hold the locks of whatever threads the caller has.
-        with ProcessPoolExecutor(min(processes, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
-            for one in pool.map(_one, jobs):
-                found.append(one)
-                _tell(progress, len(found), len(jobs))
+    progress = progress or (lambda _, __: None)
+    progress(0, len(jobs))
+    found = _in_turn(jobs, progress) if processes <= 1 else _at_once(jobs, processes, progress)
     cells = []
     for at in range(0, len(found), len(seeds)):
         runs = found[at : at + len(seeds)]

@@ -3,7 +3,8 @@
 A request arrives at its router, which may read some workers (there and back), then sends it; it waits and runs at its
 worker, and the answer goes back. Tied requests go to several workers, and the first that begins one has the others
 withdraw it, one way to the router and one way on: where two begin within that time, both run. A router may also read
-workers beside a request that it has sent, and tie it with one of them while it waits. Everything that takes time on the
+workers beside a request that it has sent, and tie it with one of them while it waits; or send a copy of one that is
+late, of which those that wait are withdrawn when an answer is there. Everything that takes time on the
 wire takes it here. Nothing is drawn while a run lasts but what policies draw from their own sources.
 Read `router/simulator/measure.py` next.
 """
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from router.policies.base import Policy, Report
     from router.simulator.workload import Trace, Workload
+
+TOLD_EVERY = 500
+"""Answers between two words of how far a run is: about a third of a second of the slowest policy."""
 
 
 class World:  # mutable: a run
@@ -45,8 +49,9 @@ class World:  # mutable: a run
         self._order = 0
         self._left = world.requests
 
-    def run(self) -> None:
-        """Runs until each request has its answer."""
+    def run(self, tell: Callable[[float], None] | None = None) -> None:
+        """Runs until each request has its answer. `tell` is told now and then which part of them has."""
+        told_at = self._left
         self._at(self._trace.at_s[0], self._arrive, 0)
         if self._snapshot_s:
             self._at(0.0, self._snapshot)
@@ -55,6 +60,9 @@ class World:  # mutable: a run
             at_s, _, act, arguments = heappop(heap)
             self.now = at_s
             act(*arguments)
+            if tell is not None and 0 < self._left <= told_at - TOLD_EVERY:
+                told_at = self._left
+                tell(1.0 - told_at / self.world.requests)
 
     def _at(self, at_s: float, act: Callable[..., None], *arguments: Any) -> None:
         self._order += 1
@@ -100,6 +108,9 @@ class World:  # mutable: a run
             self.reads += len(beside)
             far_s = max(reach[worker] for worker in beside)
             self._at(self.now + far_s, self._read_beside, task, beside, far_s)
+        late_s = policy.late_s(task)
+        if late_s is not None:
+            self._at(self.now + late_s, self._late, task)
         for worker in policy.probes(self.now):
             self.probes += 1
             self._at(self.now + reach[worker], self._probe, task.router, worker)
@@ -113,6 +124,17 @@ class World:  # mutable: a run
             task.tied = (*task.tied, worker)
             self.sent[worker] += 1
             self._at(self.now + self._reach[task.router][worker], self._reached, task, worker)
+
+    def _late(self, task: Task) -> None:
+        if task.done_s >= 0.0:
+            return
+        copied_to, again_s = self.policies[task.router].late(task, self.now)
+        for worker in copied_to:
+            task.copied_to = (*task.copied_to, worker)
+            self.sent[worker] += 1
+            self._at(self.now + self._reach[task.router][worker], self._reached, task, worker)
+        if again_s is not None:
+            self._at(self.now + again_s, self._late, task)
 
     def _reached(self, task: Task, worker: int) -> None:
         node = self.nodes[worker]
@@ -152,6 +174,11 @@ class World:  # mutable: a run
     def _answer(self, task: Task, report: Report, began_s: float, compute_ms: float) -> None:
         task.done_s = self.now
         self._left -= 1
+        if task.copied_to:
+            reach = self._reach[task.router]
+            for worker in (*task.tied, *task.copied_to):
+                if worker != task.worker:
+                    self._at(self.now + reach[worker], self._withdraw, task, self.nodes[worker])
         took_ms = (self.now - task.sent_s) * 1000.0
         queue_ms = max(0.0, (began_s - task.sent_s - self._reach[task.router][task.worker]) * 1000.0)
         answer = Answered(task.worker, took_ms, compute_ms, queue_ms, report)
