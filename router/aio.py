@@ -200,6 +200,8 @@ async def _drive(core: Core, life: Life, staged: Staged | None) -> Reply:
         while True:
             step = life.send(outcome)
             if isinstance(step, Attempt):
+                if step.beside is not None and core.beside is not None:
+                    core.beside(step.beside)
                 try:
                     if core.hedger is None:
                         outcome = await step.link.call_async(step.call, step.deadline)

@@ -53,7 +53,8 @@ class Router:
         """Reads the registry (`dir:PATH`, `static:HOST:PORT,...`) and opens links to its nodes for `timeout_s` at most.
 
         Nodes that come later are found too. Raises ConfigError for a URL that names no registry, RegistryUnavailable
-        when it cannot be read; later failures of the registry are none of the router's, which lives on what it knew.
+        when it cannot be read, AccessDenied where there are nodes and each refuses this router (a wrong token); later
+        failures of the registry are none of the router's, which lives on what it knew.
         """
         return cls(open_router(registry_url, config, timeout_s))
 
@@ -165,6 +166,8 @@ def _drive(core: Core, life: Life) -> Reply:
         while True:
             step = life.send(outcome)
             if isinstance(step, Attempt):
+                if step.beside is not None and core.beside is not None:
+                    core.beside(step.beside)
                 try:
                     outcome = step.link.call(step.call, step.deadline) if core.racing is None else core.racing(step)
                 except OverspillError as error:

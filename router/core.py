@@ -74,6 +74,8 @@ class Core:
         self.pages: ReadPage | None = None
         """Reads a worker's load page, in microseconds; None where no wire can, and reports come with answers."""
         self.readable: Callable[[Worker], bool] | None = None
+        self.beside: Callable[[Read], None] | None = None
+        """Begins to read pages beside a request that is about to be sent; never waits. None where nobody can."""
         self.pages_read = self.pages_unread = 0
         self._dispatcher = Dispatcher(client_id, config, self.table, self.accounting, self.lock, rng, clock)
         if config.explain_kept or config.explain_file:
@@ -128,12 +130,15 @@ class Core:
         """Carries out a `Read`: a worker whose page cannot be read now keeps what was known of it."""
         assert self.pages is not None, "asked for only where pages can be read"
         for worker in step.workers:
-            page = self.pages(worker)
-            if page is not None:
-                self.pages_read += 1
-                self.told(worker, page, step.kind)
-            else:
-                self.pages_unread += 1
+            self.was_read(worker, self.pages(worker), step.kind)
+
+    def was_read(self, worker: Worker, page: Page | None, kind: Kind) -> None:
+        """A page was read, or could not be."""
+        if page is not None:
+            self.pages_read += 1
+            self.told(worker, page, kind)
+        else:
+            self.pages_unread += 1
 
     def _compares(self, model: str) -> bool:
         """Whether there is anybody to compare: most routers of one machine know one node, and pay for no look."""
@@ -257,6 +262,7 @@ class Core:
         with self.lock:
             links = tuple(worker.link for worker in self.table.workers if worker.link is not None)
             self.table.clear()
+        self.beside = None
         self.staging.close()
         return links
 

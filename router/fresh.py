@@ -31,6 +31,8 @@ RUN_MIN_MS = 0.5
 """To read the pages of a few workers of this host takes some 20 us, a twentieth of such a run."""
 READ_SHARE_MAX = 0.05
 """A request waits for a read that takes at most this part of its own run: an error of an estimate is larger."""
+READ_AGAIN_RUNS = 1.0
+"""A worker's page is read beside requests once in the time of a run: more often it tells of the same queue."""
 _BEST_SHARE = 3 / 5
 """Part of the reads that goes to those that looked best (docs/routing.md compares other parts)."""
 
@@ -87,3 +89,18 @@ def pays(local: tuple[Worker, ...], remote: list[Worker], kind: Kind, units: flo
         for each in remote
     )
     return any(ms < best_ms for ms in idle_ms)
+
+
+def aged(remote: list[Worker], kind: Kind, units: float, now: float) -> tuple[Worker, ...]:
+    """Those of the workers whose load is to be read beside a request, for the sake of the next ones: where a read costs
+    little beside a run, and none was told for as long as a run takes."""
+    usual_ms = kind.usual_ms()
+    if usual_ms is None:
+        return ()
+    run_ms = usual_ms * units
+    return tuple(
+        worker
+        for worker in remote
+        if worker.line.predict_ms(0, now) <= READ_SHARE_MAX * run_ms
+        and (now - worker.ahead.reported_at_s) * 1000.0 >= READ_AGAIN_RUNS * run_ms
+    )

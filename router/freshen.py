@@ -1,8 +1,9 @@
 """What a router reads of its workers for one request: before the pick, or beside the attempt where that takes long.
 
 The choice between fresh pages and the reports of answers is made for each request by what a read costs beside its run,
-so nobody sets it: where no page can be read, or none in time, the pick goes by reports, and both are counted. This
-module decides nothing of its own: `router/fresh.py` says whom to read, `router/tie.py` whom to tie. Read those.
+so nobody sets it. Where no page can be read before it, the pick goes by reports, and the pages of workers that told
+nothing for a while are read beside the request, for those that follow it; all is counted. This module decides nothing
+of its own: `router/fresh.py` says whom to read, `router/tie.py` whom to tie. Read those.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.fresh import dear, far, near, pays, worth_reading
+from router.fresh import aged, dear, far, near, pays, worth_reading
 from router.steps import Read
 from router.tie import sooner
 from router.tied import Tied
@@ -43,6 +44,8 @@ def freshen(core: Core, attempts: Attempts, nbytes: int) -> Iterator[Read]:
             remote = far(offer, avoid, kind, units, core.config.remote_sample, core.rng, now)
             if core.readable is not None and not all(map(core.readable, remote)):
                 attempts.fresh = None  # by reports: any of them may take it
+                old = aged(remote, kind, units, now)
+                attempts.beside = Read(old, kind) if old else None
                 return
             worth_it = bool(remote) and pays(candidates, remote, kind, units, nbytes + kind.reply_bytes, now)
             beside = worth_it and dear(candidates, remote, kind, units, now)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from fabric.errors import OverspillError, RouterClosed
+from fabric.errors import AccessDenied, OverspillError, RouterClosed
 from router.backoff import FullJitter
 from router.table import Dial
 from router.workers import State
@@ -55,6 +55,7 @@ class Links:
         self._open_link = open_link
         self._watch: Watch | None = None
         self._unanswered: set[Worker] = set()
+        self._refused: dict[Worker, str] = {}  # why: an error would hold its frames
         core.execute_with(self.execute)
 
     def start(self, registry: Registry) -> None:
@@ -77,6 +78,15 @@ class Links:
         with self._core.changed:
             self._core.changed.wait_for(lambda: not self._unanswered, timeout_s)
 
+    def refusal(self) -> str:
+        """What to tell where there are nodes, and each of them refuses this router; else nothing."""
+        with self._core.lock:
+            told = [self._refused.get(worker, "") for worker in self._core.table.workers]
+        if not told or not all(told):
+            return ""
+        nodes = "the only node" if len(told) == 1 else f"each of the {len(told)} nodes"
+        return f"{nodes} of this registry refuses this router: {told[0]}"
+
     def execute(self, commands: tuple[Command, ...]) -> None:
         """Carries out what the table ordered; safe from any thread, never blocks."""
         for command in commands:
@@ -98,7 +108,8 @@ class Links:
         )
         try:
             link: WorkerLink = await retrying(self._open_link, worker.instance, lambda: self._look(worker))
-        except OverspillError:
+        except OverspillError:  # nobody wants it any more
+            self._refused.pop(worker, None)
             self._answered(worker)
             return
         self._opened(worker, link)
@@ -109,6 +120,7 @@ class Links:
             closed = core.closed
             commands = () if closed else core.table.link_up(worker, link)
             self._unanswered.discard(worker)
+            self._refused.pop(worker, None)
             core.changed.notify_all()
         if closed:
             link.abort("the router was closed while the link was opened")
@@ -145,6 +157,8 @@ class Links:
     def _failed_once(self, worker: Worker, state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome is not None else None
         worker.trouble = str(failure) if failure is not None else ""
+        if isinstance(failure, AccessDenied):
+            self._refused[worker] = worker.trouble
         self._answered(worker)
 
     def _answered(self, worker: Worker) -> None:

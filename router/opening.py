@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from discovery.registry import open_registry
 from fabric.deadline import Deadline
-from fabric.errors import OverspillError
+from fabric.errors import AccessDenied, OverspillError
 from fabric.link.link import Link
 from fabric.link.loop import LoopThread
 from fabric.memory.arena import Arena
 from fabric.rdma.engine import Engine
+from router.beside import Beside
 from router.config import RouterConfig
 from router.core import Core
 from router.links import Links
@@ -43,8 +44,9 @@ ENGINE_CLOSE_S = 3.0
 class Opened:
     """The parts of one router that is open."""
 
-    def __init__(self, core: Core, links: Links, background: LoopThread, engine: Engine) -> None:
+    def __init__(self, core: Core, links: Links, background: LoopThread, engine: Engine, beside: Beside) -> None:
         self.core = core
+        self._beside = beside
         self.background = background
         self._engine = engine
         self._links = links
@@ -66,14 +68,23 @@ class Opened:
             registry_trouble=self._links.registry_trouble(),
         )
 
+    def refusal(self) -> str:
+        """What to tell where each node that is known refuses this router; else nothing."""
+        return self._links.refusal()
+
     def close(self) -> None:
         """Takes no new request, lets running ones end, then ends links and thread. Safe to call twice."""
         if self.core.forked or self._forgotten is None or self._forgotten.detach() is None:
             return
+        self.end()
+
+    def end(self) -> None:
+        """The same for one that nobody owns yet."""
         self._links.end_watch()
         self.core.close()
         self.core.wait_idle(self.core.config.close_timeout_s)
         self._end_links()
+        self._beside.close(wait=True)  # their links have ended, so whoever still waits is told so
         with suppress(
             OverspillError, TimeoutError
         ):  # it is closed already, or too busy: the device goes with the process
@@ -99,14 +110,24 @@ class Opened:
         self._links.end_watch()
         self.core.close()
         self._end_links()
+        self._beside.close(wait=False)
         self._engine.close()
         self.background.close()
 
 
 def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Opened:
-    """Opens all parts, and waits `timeout_s` at most for the first links. Raises ConfigError, RegistryUnavailable, and
-    InvalidArgument for a `timeout_s` that is no time."""
-    config = config or RouterConfig()
+    """Opens all parts, and waits `timeout_s` at most for the first links. Raises ConfigError, RegistryUnavailable,
+    AccessDenied where each node refuses this router, and InvalidArgument for a `timeout_s` that is no time."""
+    opened = _all_parts(url, config or RouterConfig(), timeout_s)
+    refusal = opened.refusal()
+    if refusal:
+        opened.end()
+        del opened  # the error's traceback holds this frame, and must not hold the router's memory
+        raise AccessDenied(refusal)
+    return opened
+
+
+def _all_parts(url: str, config: RouterConfig, timeout_s: float) -> Opened:
     end = Deadline.after(timeout_s, time.monotonic())
     registry = open_registry(url)
     # Address space, not memory: pages come when somebody stages there, or a large reply lands there over rpc.
@@ -115,6 +136,8 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
     core = Core(secrets.randbits(64) or 1, config, arena, dice, time.monotonic)
     pages = Pages(time.monotonic)
     core.pages, core.readable = pages.read, pages.can
+    beside = Beside(pages.read_beside, core.was_read)
+    core.beside = beside.begin
     background = LoopThread()
     if core.hedger is not None:
         core.racing = racing(core.hedger, background.submit)
@@ -127,7 +150,7 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
         arena.close_fd()
         raise
     links.wait_dialled(end.remaining_s(time.monotonic()))
-    return Opened(core, links, background, engine)
+    return Opened(core, links, background, engine, beside)
 
 
 def _opener(

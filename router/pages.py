@@ -1,8 +1,8 @@
-"""Reads nodes' load pages over links, where that takes microseconds: over shared memory, and by the NIC over rdma.
+"""Reads nodes' load pages over links: before a pick where that takes microseconds, else beside requests.
 
-Over rpc a read takes a call's time, so reports that come with answers serve there. The background loop may not wait for
-the NIC, which it serves itself: what it sends is picked by pages of this host. This module decides nothing:
-`router/fresh.py` says whom to read. Read `router/freshen.py` next.
+Shared memory and, over rdma, the NIC are read before a pick. Over rpc a read takes a call's time, and the background
+loop may not wait for the NIC, which it serves itself: there `router/beside.py` reads in threads. This module decides
+nothing: `router/fresh.py` says whom to read. Read `router/freshen.py` next.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 READ_MAX_S = 0.002
 """A read by the NIC takes some tens of microseconds; one that takes this long is given up."""
+READ_BESIDE_MAX_S = 0.25
+"""Nobody waits for a read beside a request; one that takes this long says that the node has other worries."""
 AGE_S = 0.002
 """As old as a page may be when it is read: a node writes it so soon after a change."""
 
@@ -50,15 +52,23 @@ class Pages:
 
     def read(self, worker: Worker) -> Page | None:
         """A worker's page; None where it cannot be read now."""
+        return self._read(worker, READ_MAX_S) if self.can(worker) else None
+
+    def read_beside(self, worker: Worker) -> Page | None:
+        """The same over any wire, in a thread that may wait."""
+        return self._read(worker, READ_BESIDE_MAX_S)
+
+    def _read(self, worker: Worker, for_s: float) -> Page | None:
         link: object = worker.link
-        if not self.can(worker) or not isinstance(link, ReadsPages):
+        if not isinstance(link, ReadsPages):
             return None
-        now = self._clock()
+        begun_s = self._clock()
         try:
-            reading = link.read_page(Deadline(now + READ_MAX_S))
+            reading = link.read_page(Deadline(begun_s + for_s))
         except OverspillError:
             return None
-        return Page(reading.load, now - AGE_S / 2.0, in_hand=reading.in_hand)
+        # A read over a network shows the page as it was about half of its way ago.
+        return Page(reading.load, (begun_s + self._clock() - AGE_S) / 2.0, in_hand=reading.in_hand)
 
 
 def _on_a_loop() -> bool:

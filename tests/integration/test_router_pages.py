@@ -1,4 +1,5 @@
-"""Load pages of real nodes before a pick: a router that was told nothing yet leaves the node that others keep busy."""
+"""Load pages of real nodes, before a pick and beside it: a router that was told nothing yet leaves the node that others
+keep busy."""
 
 from __future__ import annotations
 
@@ -54,5 +55,31 @@ def test_a_router_sees_what_others_sent_before_any_answer_tells_it(tmp_path: Pat
             assert workers == ["idle"] * 4
             statistics = router.statistics()
             assert statistics.pages_read > 0
+        del router, other, threads
+        settle()
+
+
+def test_over_rpc_pages_are_read_beside_requests_for_those_that_follow(tmp_path: Path) -> None:
+    with Nodes(tmp_path) as nodes:
+        for name in ("busy", "idle"):
+            nodes.start(name, "rpc")
+        nodes.wait_ready("busy", "idle")
+        alone = tmp_path / "alone"
+        alone.mkdir()
+        for file in (tmp_path / "registry").iterdir():
+            if "busy" in file.name:
+                os.link(file, alone / file.name)  # the node keeps it alive by its time stamp
+        with Router.connect(nodes.registry) as router, Router.connect(f"dir:{alone}") as other:
+            assert warmed(router) == {"busy", "idle"}
+            threads = [threading.Thread(target=ask, args=(other, 1000 + number, RUN_MS)) for number in range(15)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.15)
+            # The first one goes by what it heard last, a while ago; what is read beside it serves the others.
+            workers = [ask(router, 100 + number, RUN_MS) for number in range(4)]
+            for thread in threads:
+                thread.join()
+            assert workers[1:] == ["idle"] * 3
+            assert router.statistics().pages_read > 0
         del router, other, threads
         settle()
