@@ -37,8 +37,11 @@ _PRIOR_FADES_S = 2.0
 _FRESH_S = 1.0
 """A figure that was renewed this lately is not doubted."""
 _STALE_S = 30.0
-"""A figure that nobody renewed is worth e times less after this long: one of 200 ms beside one of 2 ms is checked after
-two minutes."""
+"""A wire's figure that nobody renewed is worth e times less after this long."""
+_DOUBT_FIRST_S, _DOUBT_MAX_S = 5.0, 60.0
+"""A worker's figure that nobody renewed is worth e times less after this long: one that was ten times slower than the
+others for a while, and gets nothing for it, is tried again twelve seconds after its last run. Each try that finds it as
+slow as before doubles that, so that one that is slow for good costs few requests: at last one in two minutes."""
 _SCALED_BUCKETS_MAX = 4
 """A size that was never seen is taken to need more, with its bytes, but 16 times at most: small runs are mostly
 overhead."""
@@ -102,15 +105,23 @@ class TransportLine:  # mutable: learns
 
 
 class _Mean:  # mutable: learns
-    __slots__ = ("at_s", "ms", "samples")
+    __slots__ = ("at_s", "doubt_s", "ms", "samples")
 
     def __init__(self) -> None:
         self.ms = self.at_s = 0.0
+        self.doubt_s = _DOUBT_FIRST_S
         self.samples = 0
 
     def learn(self, ms: float, now: float) -> None:
         samples = self.samples = self.samples + 1
-        self.ms += (_ALPHA if samples > 10 else 1.0 / samples) * (ms - self.ms)
+        weight = _ALPHA if samples > 10 else 1.0 / samples
+        unchecked_s = now - self.at_s - _FRESH_S
+        if unchecked_s > 0.0 and samples > 1:
+            # What was learned long ago counts as little as it was believed: one new run outweighs ten old ones.
+            weight = max(weight, 1.0 - exp(-unchecked_s / self.doubt_s))
+            longer_s = self.doubt_s * 2.0 if self.doubt_s * 2.0 < _DOUBT_MAX_S else _DOUBT_MAX_S
+            self.doubt_s = _DOUBT_FIRST_S if ms < self.ms / 2.0 else longer_s
+        self.ms += weight * (ms - self.ms)
         self.at_s = now
 
 
@@ -213,7 +224,7 @@ class Speed:  # mutable: learns
         mean = self._means.get(kind)
         if mean is not None:
             unchecked_s = now - mean.at_s - _FRESH_S
-            return mean.ms if unchecked_s < 0.0 else mean.ms * exp(-unchecked_s / _STALE_S)
+            return mean.ms if unchecked_s < 0.0 else mean.ms * exp(-unchecked_s / mean.doubt_s)
         if kind.model in self._slowness:
             return self.full_ms(kind)
         since_s = self._asked_s.setdefault(kind.model, now)

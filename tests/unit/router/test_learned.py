@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -109,6 +110,30 @@ def test_one_slow_answer_does_not_bar_a_worker_for_ever() -> None:
         learn(usual, kind, 1.0, 1.0)
     assert unlucky.predict_ms(kind, 1.0) > 800.0
     assert unlucky.predict_ms(kind, 300.0) < 2.0
+
+
+def test_one_that_was_slow_for_a_while_is_believed_at_its_first_good_run() -> None:
+    kind, speed = Work().kind("m", 1000), Speed()
+    for number in range(50):
+        learn(speed, kind, 100.0, number * 0.1)
+    assert speed.predict_ms(kind, 5.5) == pytest.approx(100.0)
+    assert speed.predict_ms(kind, 5.0 + 12.6) < 10.0, "tried again where others take a tenth"
+    learn(speed, kind, 10.0, 18.0)
+    assert speed.full_ms(kind) < 20.0
+
+
+def test_one_that_is_slow_for_good_is_tried_ever_less_often() -> None:
+    kind, speed, now, tries = Work().kind("m", 1000), Speed(), 0.0, []
+    learn(speed, kind, 100.0)
+    while now < 3600.0:
+        now += 1.0
+        if speed.predict_ms(kind, now) < 10.0:
+            learn(speed, kind, 100.0, now)
+            tries.append(now)
+    waits = [later - earlier for earlier, later in pairwise(tries)]
+    assert waits == sorted(waits)
+    assert waits[0] < 30.0
+    assert 100.0 < waits[-1] < 150.0
 
 
 def test_kinds_are_powers_of_two() -> None:

@@ -62,6 +62,18 @@ def test_a_node_that_turns_ten_times_slower_loses_its_share_within_twenty_reques
     assert shares(town.run(6, 400)).get("a", 0.0) < 2 * fair
 
 
+def test_a_node_that_was_ten_times_slower_and_is_not_any_more_has_its_share_again_soon() -> None:
+    town = Town(a=Node(5 * MS, MS, 1), b=Node(5 * MS, MS, 1), c=Node(5 * MS, MS, 1))
+    town.run(6, 300)
+    town.nodes["a"].service_s = 50 * MS
+    town.run(6, 400)
+    town.nodes["a"].service_s = 5 * MS
+    mended_s = town.now
+    while town.now < mended_s + 15.0:
+        town.run(2, 200, pause_s=5 * MS)
+    assert shares(town.run(6, 400))["a"] > 0.25
+
+
 def test_lockstep_waves_of_equal_requests_spread_evenly() -> None:
     """800 equal requests in waves over five nodes: no node gets much more than its part."""
     town = Town(**{f"n{number}": Node(5 * MS, MS, 1) for number in range(5)})
