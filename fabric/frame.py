@@ -46,6 +46,8 @@ __all__ = [
 NO_SLOT: Final = (1 << 64) - 1
 MAYBE_SECOND: Final = 1
 """Flag of an ERROR: an executor died as it answered, so its caller may have an answer, and then drops this one."""
+STREAM: Final = 1
+"""Flag of a REQUEST: its caller asks the same id again for each further answer, see `workers/streams.py`."""
 _FLAGS_AT: Final = 10
 
 _REQUEST_FORMAT: Final = "QQQQQQIHBB"
@@ -80,11 +82,12 @@ def pack_request(  # noqa: PLR0917 - one argument per field of the frame, in its
     attempt: int,
     model: str,
     descriptors: bytes,
+    flags: int = 0,
 ) -> bytes:
     """Encodes a request from the fields of a `RequestFrame`, in its order: the hot path of a client needs no value."""
     tail, size, descriptors_bytes, name_bytes = _request_tail(model, descriptors)
     fixed = _WHOLE_REQUEST.pack(
-        VERSION, _REQUEST_KIND, 0, size, client_id, request_no, body_bytes,
+        VERSION, _REQUEST_KIND, flags, size, client_id, request_no, body_bytes,
         node_epoch, budget_us, ack_no, body_offset, reply_offset, reply_capacity,
         descriptors_bytes, name_bytes, priority, attempt,
     )  # fmt: skip
@@ -144,6 +147,11 @@ def encode_error(frame: ErrorFrame, flags: int = 0) -> bytes:
 def may_be_second(frame: bytes) -> bool:
     """Whether a final frame says that its request may have had one already; the frame is not checked yet."""
     return len(frame) >= HEADER_BYTES and frame[_FLAGS_AT] & MAYBE_SECOND != 0
+
+
+def wants_stream(frame: bytes, at: int = 0) -> bool:
+    """Whether the REQUEST at `at`, which somebody of our own has checked, is for a stream of answers."""
+    return frame[at + _FLAGS_AT] & STREAM != 0
 
 
 def decode_request(frame: bytes, header: Header) -> RequestFrame:

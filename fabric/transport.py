@@ -49,6 +49,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
     """One attempt of one request. `ack_no`: the caller has the final answers of all its requests below it.
     `reply_bytes` is a guess of the reply's size; a reply that is larger costs one more round trip, never a second run.
     `movable`: it may run twice, and another node could run it, so that it should not wait long for a silent one.
+    `stream`: a decoupled model may be asked, whose next answer comes when the same id is asked again; local wire only.
     """
 
     id: RequestId
@@ -59,6 +60,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
     attempt: int
     reply_bytes: int
     movable: bool
+    stream: bool
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
         attempt: int = 0,
         reply_bytes: int = 0,
         movable: bool = False,
+        stream: bool = False,
     ) -> None:
         self.id = id
         self.model = model
@@ -79,6 +82,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
         self.attempt = attempt
         self.reply_bytes = reply_bytes
         self.movable = movable
+        self.stream = stream
 
 
 @final

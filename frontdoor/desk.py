@@ -209,6 +209,7 @@ def _described(model: Model, config: str) -> Model:
         max_batch_size=int(facts.get("max_batch_size", 0)),
         inputs=tuple(_tensor(each, batched=batched) for each in facts.get("input", ())),
         outputs=tuple(_tensor(each, batched=batched) for each in facts.get("output", ())),
+        decoupled=bool(facts.get("model_transaction_policy", {}).get("decoupled")),
     )
 
 

@@ -10,31 +10,30 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabric.control import LOADING, UNLOADING
 from fabric.deadline import Deadline
-from fabric.dtypes import DType
 from fabric.errors import DeadlineExceeded, Fate, InvalidArgument, OverspillError, Unavailable
-from fabric.layout import BODY_BYTES_MAX, NDIM_MAX, TensorSpec
 from frontdoor.aside import TEXT_INLINE_BYTES, aside
+from frontdoor.checks import check_wanted, spec_of, strange
 from frontdoor.classes import classified
 from frontdoor.counters import Counters
 from frontdoor.failures import Refusal, Status
-from frontdoor.values import Done, Given, Output, Place, Wanted
+from frontdoor.values import Done, Output, Place, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
+    from fabric.layout import TensorSpec
     from frontdoor.clients import Owner
-    from frontdoor.engine import Answered, Engine, Model
+    from frontdoor.engine import Answered, Engine, Model, Staged
     from frontdoor.leases import Leases
     from frontdoor.regions import Region, Regions
     from frontdoor.values import Asked
@@ -101,6 +100,10 @@ class Door:  # mutable: counts what is going on
             raise Refusal(Status.NOT_FOUND, f"there is no model {name[:80]!r}; there is {', '.join(close) or 'none'}")
         return found
 
+    def is_decoupled(self, asked: Asked) -> bool:
+        """Whether a request is for a model that answers in a stream. Raises as `model` does."""
+        return self.model(asked.model, asked.version).decoupled
+
     def model(self, name: str, version: str = "", *, ready: bool = True) -> Model:
         """A model; without a version the highest one. Raises NOT_FOUND, and UNAVAILABLE unless it takes requests
         (which `ready` asks for)."""
@@ -131,19 +134,42 @@ class Door:  # mutable: counts what is going on
     async def infer(self, asked: Asked, caller: Caller, deadline: Deadline | None) -> Done:
         """Runs a request. `deadline` is the client's, if it told one. Raises OverspillError; cancelling it cancels the
         request wherever it is. Whoever gets a reply releases it."""
+        until = self._begin(asked, deadline)
+        try:
+            model = await self._checked_model(asked)
+            if model.decoupled:
+                told = f"model {model.name!r} is decoupled and answers in a stream; send it over ModelStreamInfer"
+                raise Refusal(Status.UNIMPLEMENTED, told)
+            with ExitStack() as held:
+                staged, regions = await self._stage(model, asked, caller, until, held)
+                answered = await staged.run(until, asked.options.priority)
+                return await self._done(model, asked, answered, regions)
+        except DeadlineExceeded as error:
+            raise _late(asked, error, own=until == deadline) from None
+        finally:
+            self.counters.running -= 1
+
+    async def stream(self, asked: Asked, caller: Caller, deadline: Deadline | None) -> AsyncGenerator[Done, None]:
+        """The same for a decoupled model, answer by answer: the model goes on when the next one is asked for."""
+        until = self._begin(asked, deadline)
+        try:
+            model = await self._checked_model(asked)
+            with ExitStack() as held:
+                staged, regions = await self._stage(model, asked, caller, until, held)
+                async with aclosing(staged.stream(until, asked.options.priority)) as answers:
+                    async for answered in answers:
+                        yield await self._done(model, asked, answered, regions)
+        except DeadlineExceeded as error:
+            raise _late(asked, error, own=until == deadline) from None
+        finally:
+            self.counters.running -= 1
+
+    def _begin(self, asked: Asked, deadline: Deadline | None) -> Deadline:
         if self.counters.running >= self._limits.running_max:
             raise Unavailable(f"{self.counters.running} requests are running here; try again later")
         until = self._until(asked, deadline)
         self.counters.running += 1
-        try:
-            return await self._infer(asked, caller, until)
-        except DeadlineExceeded as error:
-            if asked.options.timeout_us and until != deadline:
-                # The protocol's own limit: Triton's word for a request that waited longer than it allows.
-                raise Refusal(Status.UNAVAILABLE, f"timeout of the request: {error}", error.fate) from None
-            raise
-        finally:
-            self.counters.running -= 1
+        return until
 
     def _until(self, asked: Asked, given: Deadline | None) -> Deadline:
         now = time.monotonic()
@@ -154,25 +180,32 @@ class Door:  # mutable: counts what is going on
             raise DeadlineExceeded("the time was over when the request arrived; give it more", Fate.NEVER_RAN)
         return until
 
-    async def _infer(self, asked: Asked, caller: Caller, deadline: Deadline) -> Done:
+    async def _checked_model(self, asked: Asked) -> Model:
         model = self.model(asked.model, asked.version)
-        if _strange(model, asked):
+        if strange(model, asked):
             model = await self.engine.refreshed(model)  # a reload may have brought outputs that were not known
-        _check_wanted(model, asked)
-        specs = tuple(_spec_of(given) for given in asked.inputs)
-        with ExitStack() as held:
-            regions = await self._hold_regions(asked, caller, held)
-            staged = await self.engine.stage(model, specs, deadline)
-            held.callback(staged.release)
-            await self._fill(asked, staged.views, regions)
-            answered = await staged.run(deadline, asked.options.priority)
-            try:
-                outputs = await self._hand_out(model, asked, answered, regions)
-            except BaseException as error:  # whatever it was: the memory goes back
-                answered.release()
-                if isinstance(error, OverspillError):
-                    error.fate = Fate.RAN  # the model did, whatever is wrong with its answer
-                raise
+        check_wanted(model, asked)
+        return model
+
+    async def _stage(
+        self, model: Model, asked: Asked, caller: Caller, deadline: Deadline, held: ExitStack
+    ) -> tuple[Staged, dict[str, Region]]:
+        """The request's inputs, where the engine wants them; they and their regions are held until `held` ends."""
+        specs = tuple(spec_of(given) for given in asked.inputs)
+        regions = await self._hold_regions(asked, caller, held)
+        staged = await self.engine.stage(model, specs, deadline)
+        held.callback(staged.release)
+        await self._fill(asked, staged.views, regions)
+        return staged, regions
+
+    async def _done(self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Region]) -> Done:
+        try:
+            outputs = await self._hand_out(model, asked, answered, regions)
+        except BaseException as error:  # whatever it was: the memory goes back
+            answered.release()
+            if isinstance(error, OverspillError):
+                error.fate = Fate.RAN  # the model did, whatever is wrong with its answer
+            raise
         return Done(model.name, model.version, asked.id, outputs, answered.release)
 
     async def _hold_regions(self, asked: Asked, caller: Caller, held: ExitStack) -> dict[str, Region]:
@@ -252,32 +285,9 @@ def _move(source: memoryview, target: memoryview) -> None:
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
-def _strange(model: Model, asked: Asked) -> str:
-    """The first output asked for that the model is not known to have; none where its outputs are not known."""
-    known = {tensor.name for tensor in model.outputs}
-    return next((wanted.name for wanted in asked.outputs if known and wanted.name not in known), "")
-
-
-def _check_wanted(model: Model, asked: Asked) -> None:
-    strange = _strange(model, asked)
-    if strange:
-        names = ", ".join(tensor.name for tensor in model.outputs)
-        raise InvalidArgument(f"model {model.name!r} has no output {strange[:80]!r}; it has {names}")
-    if len({wanted.name for wanted in asked.outputs}) != len(asked.outputs):
-        raise InvalidArgument("an output is asked for twice; ask for each once")
-
-
-def _spec_of(given: Given) -> TensorSpec:
-    """The spec of an input. Raises InvalidArgument where shape and bytes do not add up."""
-    if len(given.shape) > NDIM_MAX or any(dim < 0 for dim in given.shape):
-        raise InvalidArgument(f"input {given.name[:80]!r} has shape {list(given.shape)[:8]}; give sizes of at least 0")
-    nbytes = given.data.nbytes
-    if given.dtype is DType.BYTES:
-        return TensorSpec(given.name, given.dtype, given.shape, nbytes)
-    expected = prod(given.shape) * given.dtype.numpy.itemsize
-    if expected != nbytes or expected > BODY_BYTES_MAX:
-        raise InvalidArgument(
-            f"input {given.name[:80]!r} brings {nbytes} bytes; its shape {list(given.shape)} of {given.dtype.name}"
-            f" takes {expected}"
-        )
-    return TensorSpec(given.name, given.dtype, given.shape, nbytes)
+def _late(asked: Asked, error: DeadlineExceeded, *, own: bool) -> OverspillError:
+    """What a client is told of a time that is over: the protocol's own limit has Triton's word, its deadline is its
+    `own`."""
+    if asked.options.timeout_us and not own:
+        return Refusal(Status.UNAVAILABLE, f"timeout of the request: {error}", error.fate)
+    return error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from fabric.control import READY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from fabric.control import ModelStatistics
     from fabric.deadline import Deadline
@@ -42,6 +42,8 @@ class Model:
     max_batch_size: int = 0
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
+    decoupled: bool = False
+    """It gives none, one or many answers to a request."""
 
     @property
     def ready(self) -> bool:
@@ -79,6 +81,9 @@ class Staged(Protocol):
 
     async def run(self, deadline: Deadline, priority: int) -> Answered:
         """Runs the request. Cancelling it cancels the request. Raises OverspillError."""
+
+    def stream(self, deadline: Deadline, priority: int) -> AsyncGenerator[Answered, None]:
+        """Runs the request of a decoupled model; each answer is awaited when it is asked for. Raises OverspillError."""
 
     def release(self) -> None:
         """Gives the memory back, when whatever still reads it has ended. Safe to call twice."""

@@ -141,9 +141,16 @@ def write_response(done: Done, *, final: bool | None = None) -> bytes:
     return joined(response.SerializeToString(), contents)
 
 
-def write_stream_response(done: Done) -> bytes:
-    """The response of a stream that answers one request. Models here answer once, so each is the last one."""
-    return wrapped(_INFER_RESPONSE, write_response(done, final=True))
+def write_stream_response(done: Done, *, final: bool = True) -> bytes:
+    """A response of a stream; `final` is the last one of its request."""
+    return wrapped(_INFER_RESPONSE, write_response(done, final=final))
+
+
+def write_stream_end(asked: Asked) -> bytes:
+    """The response of a stream that says that a request has no more answers."""
+    response = _Response(model_name=asked.model, model_version=asked.version, id=asked.id)
+    response.parameters["triton_final_response"].bool_param = True
+    return wrapped(_INFER_RESPONSE, response.SerializeToString())
 
 
 def write_stream_error(request_id: str, told: str) -> bytes:

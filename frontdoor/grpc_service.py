@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,14 +23,23 @@ from frontdoor.door import Caller
 from frontdoor.envelope import split
 from frontdoor.facts import check_size, told
 from frontdoor.failures import Refusal, Status, sentence, status_of
-from frontdoor.grpc_infer import read_parts, write_response, write_stream_error, write_stream_response
+from frontdoor.grpc_infer import (
+    read_parts,
+    write_response,
+    write_stream_end,
+    write_stream_error,
+    write_stream_response,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 
     from frontdoor.door import Door
     from frontdoor.grpc_facts import GrpcFacts
-    from frontdoor.values import Asked
+    from frontdoor.values import Asked, Done
+
+if TYPE_CHECKING:
+    _Step = tuple[bytes, AsyncGenerator[tuple[bytes, bool], None] | None]
 
 SERVICE = "inference.GRPCInferenceService"
 FATE = "overspill-fate"
@@ -124,47 +133,100 @@ class GrpcService:
                     if raw is None:
                         over = True
                     else:
-                        answer = asyncio.create_task(self._stream_answer(raw, caller, _deadline(context)))
-                        running.append(_Ahead(answer, len(raw)))
+                        running.append(_Ahead(self._stream_answer(raw, caller, _deadline(context)), len(raw)))
                 while running and running[0].answer.done():
-                    yield running.popleft().answer.result()
+                    answer, further = running[0].answer.result()
+                    if answer:
+                        yield answer
+                    if further is None:
+                        running.popleft()
+                    else:
+                        running[0].go_on(further)
         finally:
             self._streams -= 1
-            for task in (*(each.answer for each in running), *((came,) if came is not None else ())):
-                task.cancel()
+            if came is not None:
+                came.cancel()
+            for each in running:
+                await each.end()
 
-    async def _stream_answer(self, raw: bytes, caller: Caller, deadline: Deadline | None) -> bytes:
+    async def _stream_answer(self, raw: bytes, caller: Caller, deadline: Deadline | None) -> _Step:
+        """The response to a request; of a decoupled model the first one."""
         request_id = ""
         try:
             asked = await _asked(raw)
             request_id = asked.id
+            if self._door.is_decoupled(asked):
+                return await _step(self._decoupled(asked, caller, deadline))
             done = await self._door.infer(asked, caller, deadline)
-            try:
-                answer = write_stream_response(done)
-            finally:
-                done.release()
+            answer = _written(done, final=True)
         except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
-            known = told(error)
-            self._door.counters.requests["grpc", status_of(known).name] += 1
-            return write_stream_error(request_id, sentence(known))
+            return self._stream_error(request_id, error), None
         self._door.counters.requests["grpc", "OK"] += 1
-        return answer
+        return answer, None
+
+    async def _decoupled(
+        self, asked: Asked, caller: Caller, deadline: Deadline | None
+    ) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """The responses of a decoupled model, each with whether it is the last; an empty one is not sent."""
+        try:
+            async with aclosing(self._door.stream(asked, caller, deadline)) as answers:
+                async for done in answers:
+                    yield _written(done, final=False), False
+        except Exception as error:  # noqa: BLE001 - a bug is answered as one, and not with its own words
+            yield self._stream_error(asked.id, error), True
+            return
+        self._door.counters.requests["grpc", "OK"] += 1
+        yield write_stream_end(asked) if asked.options.empty_final else b"", True
+
+    def _stream_error(self, request_id: str, error: Exception) -> bytes:
+        known = told(error)
+        self._door.counters.requests["grpc", status_of(known).name] += 1
+        return write_stream_error(request_id, sentence(known))
 
     def _caller(self, context: Context) -> Caller:
         return Caller(context.peer(), self._port)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A request of a stream that runs, and its bytes."""
+class _Ahead:  # mutable: its next answer
+    """A request of a stream that runs, the bytes that it came in, and its next answer."""
 
-    answer: asyncio.Task[bytes]
-    nbytes: int
+    __slots__ = ("_further", "answer", "nbytes")
+
+    def __init__(self, first: Coroutine[Any, Any, _Step], nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.answer = asyncio.create_task(first)
+        self._further: AsyncGenerator[tuple[bytes, bool], None] | None = None
+
+    def go_on(self, further: AsyncGenerator[tuple[bytes, bool], None]) -> None:
+        """Has it go on to the next answer, one ahead of what its client was sent."""
+        self._further = further
+        self.answer = asyncio.create_task(_step(further))
+
+    async def end(self) -> None:
+        """Gives it up."""
+        self.answer.cancel()
+        await asyncio.wait({self.answer})
+        if self._further is not None:
+            await self._further.aclose()
+
+
+async def _step(answers: AsyncGenerator[tuple[bytes, bool], None]) -> _Step:
+    answer, last = await anext(answers)
+    if last:
+        await answers.aclose()
+    return answer, None if last else answers
+
+
+def _written(done: Done, *, final: bool) -> bytes:
+    try:
+        return write_stream_response(done, final=final)
+    finally:
+        done.release()
 
 
 def _held(running: deque[_Ahead]) -> int:
     """Bytes of the requests that run, and of the answers that wait for their turn."""
-    return sum(len(each.answer.result()) if each.answer.done() else each.nbytes for each in running)
+    return sum(len(each.answer.result()[0]) if each.answer.done() else each.nbytes for each in running)
 
 
 async def _asked(raw: bytes) -> Asked:

@@ -24,7 +24,7 @@ from frontdoor.engine import Gauge
 from frontdoor.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from fabric.control import ModelStatistics
     from fabric.layout import Layout, TensorSpec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from frontdoor.engine import Model
 
 OPEN_TIMEOUT_S = 5.0
+_NOTHING = Body(layout_of(()), b"")
 _ROOM_SHARE = 4
 """An input's slot and its reply's, each rounded up to a power of two: of a quarter of the arena both find room."""
 
@@ -195,6 +196,23 @@ class NodeStaged:  # mutable: run, then released once
         try:
             call = Call(request, self._model, Body(self._layout, memory), ack_no, priority)
             return NodeAnswered(await self._channel.call_async(call, deadline))
+        finally:
+            self._engine.ended(request)
+
+    async def stream(self, deadline: Deadline, priority: int) -> AsyncGenerator[NodeAnswered, None]:
+        """Sends the request, and asks the same id again for each further answer; the last one has no tensors."""
+        memory = self._memory if isinstance(self._memory, Lease) else bytes(self._memory)
+        body = Body(self._layout, memory)
+        request, ack_no = self._engine.began()
+        try:
+            while True:
+                call = Call(request, self._model, body, ack_no, priority, stream=True)
+                answered = NodeAnswered(await self._channel.call_async(call, deadline))
+                if not answered.outputs:
+                    answered.release()
+                    return
+                yield answered
+                body = _NOTHING  # the model has its inputs
         finally:
             self._engine.ended(request)
 

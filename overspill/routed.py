@@ -14,7 +14,7 @@ from fabric.memory.lease import Lease
 from frontdoor.failures import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from fabric.deadline import Deadline
     from fabric.layout import TensorSpec
@@ -64,6 +64,10 @@ class RouterStaged:
         queue_ns, compute_ns = int(trace.queue_ms * 1e6), int(trace.compute_ms * 1e6)
         self._tally.answered(time.monotonic_ns() - began_ns, queue_ns, compute_ns, int(time.time() * 1000))
         return RouterAnswered(reply)
+
+    async def stream(self, deadline: Deadline, priority: int) -> AsyncGenerator[RouterAnswered, None]:
+        """The one answer: streams of decoupled models are their nodes' own."""
+        yield await self.run(deadline, priority)
 
     def release(self) -> None:
         """Gives the memory back, once no node may read it any more."""

@@ -112,6 +112,13 @@ class Client:  # mutable: grows with each request, shrinks with each acknowledge
             while len(self.finished) > FINISHED_MAX or self.finished_bytes > FINISHED_BYTES_MAX:
                 self._spend_oldest()
 
+    def asked_again(self, request_no: int, now: float) -> None:
+        """Somebody wants an answer that was given, and may want it, or the next of its stream, once more."""
+        known = self.finished.pop(request_no, None)
+        if known is not None:
+            known.at_s = now
+            self.finished[request_no] = known
+
     def lapse(self, now: float) -> None:
         """Drops answers that nobody asked for in time."""
         while self.finished and next(iter(self.finished.values())).at_s <= now - FINISHED_KEPT_S:

@@ -100,6 +100,8 @@ def check_steps(config: ModelConfig, others: Mapping[str, ModelConfig]) -> None:
             raise _unfit(config, f"its step {step.model!r} is not loaded here; load that first")
         if model.steps:
             raise _unfit(config, f"its step {step.model!r} is an ensemble too; name that one's steps here")
+        if model.decoupled:
+            raise _unfit(config, f"its step {step.model!r} is decoupled; a step gives one answer")
         if config.idempotent and not model.idempotent:
             raise _unfit(config, f"it is idempotent and its step {step.model!r} is not; correct one of them")
         inputs = {decl.name: decl for decl in model.inputs}

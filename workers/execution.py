@@ -19,7 +19,6 @@ from fabric.errors import (
     Fate,
     InvalidArgument,
     ModelBroken,
-    ModelFailed,
     OverspillError,
     ResidentMissing,
     ResourceExhausted,
@@ -27,7 +26,7 @@ from fabric.errors import (
 from fabric.layout import Layout, parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.choose import nobody, open_backend
-from workers.faults import is_refusal, place, told
+from workers.faults import failure, place, told
 from workers.held import HeldResidents
 from workers.warming import run_samples
 
@@ -116,7 +115,7 @@ class LoadedModel:  # mutable: plans are added as requests come
         self.config = config
         self.backend: Backend = open_backend(config, threads, on_gpu=on_gpu, find=find)
         self._inputs = {decl.name: decl for decl in config.inputs}
-        self._outputs = Declared(config.name, config.outputs)
+        self.declared = Declared(config.name, config.outputs)
         self._private = config.parameter("inputs_private", "auto")
         self._refuse_nan = config.flag("refuse_nan")
         self._plans: dict[bytes, Plan] = {}
@@ -173,20 +172,22 @@ class LoadedModel:  # mutable: plans are added as requests come
         cause.
         """
         began = monotonic_ns()
+        return self.run_on(self.inputs_of(plan, memory, body_at, held), reply, began)
+
+    def inputs_of(self, plan: Plan, memory: memoryview, body_at: int, held: HeldResidents) -> Inputs:
+        """The inputs of a request, as `run` takes them and raises of them."""
         name = self.config.name
         try:
             arrays = {step.name: input_array(step, memory, body_at, name, held) for step in plan.steps}
-            inputs = Inputs(arrays, {step.name: step.resident for step in plan.steps if step.resident})
+            return Inputs(arrays, {step.name: step.resident for step in plan.steps if step.resident})
         except MemoryError:
             raise ResourceExhausted(
                 f"there is no memory to copy the inputs of model {name!r} now; send less at once, or use another node"
             ) from None
-        return self.run_on(inputs, reply, began)
 
     def run_on(self, inputs: Inputs, reply: memoryview, began: int) -> Run:
         """The same for inputs that were made since `began`, in nanoseconds of the monotonic clock."""
-        name = self.config.name
-        outputs = Outputs(self._outputs, reply)
+        outputs = Outputs(self.declared, reply)
         try:
             given = monotonic_ns()
             self.backend.execute(inputs, outputs)
@@ -195,15 +196,11 @@ class LoadedModel:  # mutable: plans are added as requests come
         except OverspillError as error:
             error.fate = Fate.RAN
             raise
-        except MemoryError as error:
-            raise ResourceExhausted(
-                f"model {name!r} ran out of memory; send less at once, or use another node", Fate.RAN
-            ) from error
         except Exception as error:  # a model's own code may raise anything; the executor lives on
-            if isinstance(error, ValueError) and is_refusal(error, self.config.path):
-                text = f"model {name!r} refuses its inputs: {told(error, kind=False)}"
-                raise InvalidArgument(text, Fate.RAN) from None
-            raise ModelFailed(f"model {name!r} failed: {told(error)}{place(error, self.config.path)}") from error
+            fault = failure(error, self.config.name, self.config.path)
+            if isinstance(fault, InvalidArgument):
+                raise fault from None
+            raise fault from error
         ended = monotonic_ns()
         return Run(layout, aside, (ended - began) // 1000, (given - began) // 1000, (ended - computed) // 1000)
 

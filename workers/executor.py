@@ -25,7 +25,7 @@ from fabric.errors import (
     ResourceExhausted,
     UnknownModel,
 )
-from fabric.frame import RequestFrame, read_request
+from fabric.frame import RequestFrame, read_request, wants_stream
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
 from workers.batch_run import Member, run_batch
@@ -58,6 +58,7 @@ from workers.keep import KeptReply, ReplyKeep
 from workers.lifeline import end_with
 from workers.shelf import Shelf
 from workers.station import BrokenDevice, Station
+from workers.streams import Streams, check_asked
 
 if TYPE_CHECKING:
     from workers.execution import LoadedModel
@@ -84,6 +85,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._station = Station(settings)
         self._batch: list[Member] = []
         self._chain: LoadedModel | None = None
+        self._streams = Streams(self._finals, self._keep, self._station)
+        self._streaming = False
 
     def serve(self) -> None:
         """Runs until the node says exit or is gone."""
@@ -117,6 +120,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             self._sockets.pop(control.number).close()
         elif control.word == "forget":
             self._keep.leave(control.number)
+            self._streams.leave(control.number)
             self._station.forget(control.number)
             del self._arenas[control.number]
         elif control.word in {"resident", "fill"}:
@@ -148,6 +152,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
     def _task(self, message: bytes) -> None:
         task = unpack_task(message)
         request = read_request(message[TASK_BYTES:])
+        self._streaming = wants_stream(message, TASK_BYTES)
         if task.flags & MORE or self._batch:
             self._batch.append(Member(task, request))
             if not task.flags & MORE:
@@ -200,6 +205,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             flags |= DELIVERED
         # What the caller need not wait for comes after its answer.
         self._keep.acknowledge(request.client_id, request.ack_no)
+        self._streams.acknowledge(request.client_id, request.ack_no)
         if kept is not None:
             self._keep.put(request.client_id, request.request_no, kept)
         self._node.send(pack_done(flags, task.task_no, spent) + final)
@@ -213,6 +219,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         if began_ns > self._lapse_at_ns:
             self._lapse_at_ns = began_ns + LAPSE_NS
             self._keep.lapse(began_ns / 1e9)
+            self._streams.lapse(began_ns)
 
     def _tell_author(self, request: RequestFrame, failure: OverspillError) -> None:
         """What the caller got one sentence of, the model's author finds in the node's log with its traceback."""
@@ -252,7 +259,12 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             for number in self._held.fill_all(plan.carried, inputs, body_at):
                 self._tell(Control("filled", number))
         try:
-            run = model.run(plan, inputs, body_at, slot, self._held)
+            if model.config.decoupled:
+                check_asked(model, streaming=self._streaming)
+                given = model.inputs_of(plan, inputs, body_at, self._held)
+                run = self._streams.first(model, given, request, task.tenant_no, slot, began_ns)
+            else:
+                run = model.run(plan, inputs, body_at, slot, self._held)
         finally:
             self._station.end()  # good or bad: an answer of a broken context must not leave this process
         queue_us = max(0, began_ns - task.arrived_ns) // 1000
@@ -261,12 +273,14 @@ class Executor:  # mutable: maps arenas, holds sockets and models
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
         """Sends a kept reply once more, into the slot that is asked for now."""
+        slot = slot_of(self._arenas[task.tenant_no], request)
+        if self._streams.any and (answer := self._streams.again(task, request, slot)) is not None:
+            return answer
         kept = self._keep.find(request.client_id, request.request_no)
         if kept is None:
             raise DuplicateRequest(
                 f"request {request.request_no} ran and its reply is no longer kept; it did not run again"
             )
-        slot = slot_of(self._arenas[task.tenant_no], request)
         if len(kept.memory) > len(slot):
             return self._finals.too_large(task, request, len(kept.memory)), KEPT
         slot[: len(kept.memory)] = kept.memory

@@ -1,8 +1,8 @@
 """What a model's own exceptions tell: where in its files they came from, whether they refuse a request, and the log.
 
 A caller gets one sentence; whoever wrote the model needs the traceback. It goes to the standard error of the executor,
-which is the node's log, and only so often: a model that fails each request must not fill a disk. This module never
-decides what a caller is told: `workers/execution.py` does. Read that next.
+which is the node's log, and only so often: a model that fails each request must not fill a disk. Read
+`workers/execution.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -13,6 +13,8 @@ import dis
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from fabric.errors import Fate, InvalidArgument, ModelFailed, OverspillError, ResourceExhausted
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -74,6 +76,18 @@ def is_refusal(error: BaseException, folder: str) -> bool:
 def _own_file(trace: TracebackType, folder: str) -> str:
     path = Path(trace.tb_frame.f_code.co_filename)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else ""
+
+
+def failure(error: Exception, model: str, folder: str) -> OverspillError:
+    """What a caller is told of an exception of a model's own code, in `folder`."""
+    if isinstance(error, OverspillError):
+        error.fate = Fate.RAN
+        return error
+    if isinstance(error, MemoryError):
+        return ResourceExhausted(f"model {model!r} ran out of memory; send less at once, or use another node", Fate.RAN)
+    if isinstance(error, ValueError) and is_refusal(error, folder):
+        return InvalidArgument(f"model {model!r} refuses its inputs: {told(error, kind=False)}", Fate.RAN)
+    return ModelFailed(f"model {model!r} failed: {told(error)}{place(error, folder)}")
 
 
 class Tracebacks:  # mutable: counts what it wrote of each model

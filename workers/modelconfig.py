@@ -33,7 +33,7 @@ _PLATFORMS = {
 }  # fmt: skip
 _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
-    "dynamic_batching", "model_warmup", "ensemble_scheduling",
+    "dynamic_batching", "model_warmup", "ensemble_scheduling", "model_transaction_policy",
 })  # fmt: skip
 PARAMETERS = (
     "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
@@ -86,6 +86,8 @@ class ModelConfig:
     warnings: tuple[str, ...]
     steps: tuple[EnsembleStep, ...] = ()
     """What an ensemble runs, in order; none for any other model."""
+    decoupled: bool = False
+    """It gives none, one or many answers to a request, in a stream."""
 
     def parameter(self, key: str, default: str = "") -> str:
         """The value of a parameter as written, or `default`."""
@@ -162,6 +164,7 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
         batching=read_batching(read, root, batch),
         warnings=(*_unused_fields(root, source, batch), *_misspelt(read, root)),
         steps=steps,
+        decoupled=_decoupled(read, root, backend),
     )
     if steps:
         check_order(read, config, root.line)
@@ -170,6 +173,15 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
     if config.parameter("inputs_private", "auto") not in {"auto", "all", "none"}:
         raise read.error("parameter 'inputs_private' must be auto, all or none", 1)
     return config
+
+
+def _decoupled(read: FieldReader, root: Message, backend: str) -> bool:
+    policies = read.messages(root, "model_transaction_policy")
+    if not policies or not read.flag(policies[0], "decoupled"):
+        return False
+    if backend != "python" or read.messages(root, "dynamic_batching") or read.messages(root, "model_warmup"):
+        raise read.error("only a python model is decoupled, without dynamic_batching and model_warmup", 1)
+    return True
 
 
 def _check_ensemble(read: FieldReader, root: Message, backend: str, steps: tuple[EnsembleStep, ...]) -> None:

@@ -159,7 +159,7 @@ class Reception:  # mutable: the node's requests
                 client.never_ran(job.request_no)
             for waiter in job.attached:
                 if flags & KEPT:
-                    self._send_again(job.client_id, job.request_no, waiter, holder)
+                    self._send_again(job.client_id, job.request_no, waiter, holder, now)
                 else:
                     waiter.socket.send(frame)
         if self._admission.waiting:
@@ -242,14 +242,14 @@ class Reception:  # mutable: the node's requests
             asked.socket.send(known.frame)
         else:
             check_places(request, asked.tenant.arena.nbytes)
-            self._send_again(request.client_id, request.request_no, asked, known.holder)
+            by_s = _deadline_s(request, monotonic())
+            self._send_again(request.client_id, request.request_no, asked, known.holder, by_s)
 
-    def _send_again(self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int]) -> None:
-        shell = self.crew.shells[holder[0]]
-        now = monotonic()
-        job = Job(_RESENDS, client_id, request_no, asked, now, now, 0, 0)
-        job.resend = True
-        job.accepted = self.dedupe.clients[client_id].accepted
+    def _send_again(self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int], by_s: float) -> None:
+        shell, now, client = self.crew.shells[holder[0]], monotonic(), self.dedupe.clients[client_id]
+        client.asked_again(request_no, now)
+        job = Job(_RESENDS, client_id, request_no, asked, now, max(now, by_s), 0, 0)
+        job.resend, job.accepted = True, client.accepted
         if shell.holder != holder or not shell.desk.open:
             self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
         elif shell.desk.resends >= RESENDS_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ArenaFull, Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
-from fabric.frame import ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
+from fabric.frame import STREAM, ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
 from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN
@@ -154,6 +154,7 @@ def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -
         call.attempt,
         call.model,
         layout.encoded,
+        STREAM if call.stream else 0,
     )
 
 

@@ -164,6 +164,11 @@ class Outputs:  # mutable: filled by the model, then finished once
             body[offset : offset + len(memory)] = memory
         return layout, bytes(body)
 
+    @property
+    def any(self) -> bool:
+        """Whether an output was set."""
+        return bool(self._specs)
+
     def _place(self, spec: TensorSpec) -> memoryview:
         if spec.name in self._specs:
             raise ModelFailed(f"model {self._declared.model!r} sets output {spec.name!r} twice")

@@ -12,6 +12,7 @@ Its exceptions are told in one sentence with the model's name. The module never 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from workers.backends.fresh import FreshLoader
 from workers.faults import place, told
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     from workers.backends.base import Inputs, Outputs
@@ -38,6 +40,11 @@ class PythonModel:
     def execute(self, inputs: Inputs, outputs: Outputs) -> None:
         """Calls the model's own `execute`."""
         self._model.execute(inputs, outputs)
+
+    def stream(self, inputs: Inputs, outputs: Any) -> Iterator[object]:
+        """The generator that a decoupled model's `execute` is."""
+        answers: Iterator[object] = self._model.execute(inputs, outputs)
+        return answers
 
     def warm_up(self) -> bool:
         """Calls the model's own `warm_up`, if it has one."""
@@ -69,6 +76,9 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
             raise ModelBroken(
                 f"model {config.name!r}: class Model has no function execute(self, inputs, outputs); write it in {path}"
             )
+        if config.decoupled and not inspect.isgeneratorfunction(model.execute):
+            told_how = "have it yield after each answer, or leave model_transaction_policy out"
+            raise ModelBroken(f"model {config.name!r} is decoupled and its execute does not yield; {told_how}")
     except ModelBroken:
         del sys.modules[name]
         raise
