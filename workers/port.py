@@ -2,7 +2,8 @@
 
 It is a child because gRPC's threads and large copies hold the interpreter's lock, which must not touch the node. It
 ends with its node. Started as `python -m workers.port` by `workers/port_keeper.py`, which tells it what to do in one
-line of JSON, and later `ready`, `not ready`, `drain` or the end of the stream.
+line of JSON, and later `ready`, `not ready`, `drain`, `beat` (answered from the loop, as a sign that all turns) or the
+end of the stream.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def serve(settings: dict[str, Any]) -> None:
             word = line.strip()
             if word == "drain":
                 server.drain()
+            elif word == "beat":
+                server.in_loop(lambda: _say({"beat": True}))
             elif word in {"ready", "not ready"}:
                 server.tell_ready(ready=word == "ready")
     finally:

@@ -1,8 +1,9 @@
 """Starts a port's process, learns its address, and starts it again when it ends: meanwhile the node serves locally.
 
 The first start decides about the node (a port in use is the operator's to mend); later ones are tried with growing
-pauses, always on the port that was had first, so that callers find it again. This module never speaks gRPC. Read
-`workers/port.py` for the process.
+pauses, always on the port that was had first, so that callers find it again. A process that is there and stands still
+serves nobody either: it is asked each second, and ended. This module never speaks gRPC. Read `workers/port.py` for the
+process.
 """
 
 from __future__ import annotations
@@ -13,99 +14,25 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from fabric.errors import OverspillError, Unavailable, from_wire
-from fabric.frame import VERSION
+from workers.beats import Beat, Beats
 from workers.child import child_environment, python_module
+from workers.port_settings import PROGRAMS, FrontSettings
 
 if TYPE_CHECKING:
     from fabric.local.reactor import Reactor, Timer
+    from workers.port_settings import Settings
 
 _log = logging.getLogger(__name__)
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 STABLE_S = 30.0
 START_TIMEOUT_S = 60.0
-GRACE_S = 2.0
-"""How long calls that are being answered may take when the port ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class PortSettings:
-    """What the port process is told."""
-
-    host: str
-    port: int
-    token: str
-    tls_cert: str
-    tls_key: str
-    tls_ca: str
-    arena_bytes_max: int
-    socket: str
-    node_id: str
-    node_epoch: int
-    version: int = VERSION
-    grace_s: float = GRACE_S
-    parent_pid: int = 0
-    ready: bool = False
-    rdma: bool = False
-    """Whether offers of RDMA have a port to go to."""
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaPortSettings:
-    """What the rdma port's process is told. `port` and `ready` mean nothing to it."""
-
-    socket: str
-    node_id: str
-    node_epoch: int
-    device: str
-    gid_index: int
-    ack_timeout: int
-    traffic_class: int
-    service_level: int
-    pinned_bytes_max: int
-    version: int = VERSION
-    grace_s: float = GRACE_S
-    parent_pid: int = 0
-    port: int = 0
-    ready: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FrontSettings:
-    """What the front door's process is told (`frontdoor/config.py` has the meanings)."""
-
-    host: str
-    port: int
-    http_port: int
-    tls_cert: str
-    tls_key: str
-    tls_ca: str
-    arena_bytes_max: int
-    socket: str
-    node_id: str
-    node_epoch: int
-    timeout_s: float
-    message_bytes_max: int
-    shm: str
-    shm_lease_s: float
-    control: bool
-    grace_s: float = GRACE_S
-    parent_pid: int = 0
-    ready: bool = False
-
-
-Settings = PortSettings | RdmaPortSettings | FrontSettings
-_PROGRAMS: dict[type[Settings], tuple[str, str]] = {
-    PortSettings: ("rpc port", "workers.port"),
-    RdmaPortSettings: ("rdma port", "workers.rdma_port"),
-    FrontSettings: ("front door", "frontdoor.port"),
-}
-"""What each is called, and the module that its process runs."""
+BEAT_S = 1.0
 
 
 class PortOwner(Protocol):
@@ -125,7 +52,7 @@ class PortKeeper:  # mutable: owns the process
     def __init__(self, reactor: Reactor, settings: Settings, owner: PortOwner) -> None:
         self.port = self.http_port = 0
         self.name = ""
-        self._kind, self._module = _PROGRAMS[type(settings)]
+        self._program = PROGRAMS[type(settings)]
         self._reactor = reactor
         self._settings = settings
         self._owner = owner
@@ -135,9 +62,11 @@ class PortKeeper:  # mutable: owns the process
         self._had_port = False
         self.answered = False
         self._crashes = 0
-        self._up_since_s = 0.0
+        self._started_s = self._up_since_s = 0.0
         self._stopping = False
         self._timer: Timer | None = None
+        self._beats: Beats | None = None
+        self._beat_timer: Timer | None = None
 
     @property
     def gone(self) -> bool:
@@ -147,7 +76,7 @@ class PortKeeper:  # mutable: owns the process
     def start(self) -> None:
         """Starts the process. Raises OSError when the system cannot give another one."""
         process = subprocess.Popen(  # noqa: S603 - our own module
-            python_module(self._module),
+            python_module(self._program.module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
@@ -162,6 +91,7 @@ class PortKeeper:  # mutable: owns the process
             process.communicate()
             raise
         self._process = process
+        self._started_s = monotonic()
         self._heard = b""
         os.set_blocking(process.stdout.fileno(), False)
         self._reactor.add(process.stdout.fileno(), self._hear)
@@ -185,6 +115,7 @@ class PortKeeper:  # mutable: owns the process
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        self._end_beats()
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -215,6 +146,10 @@ class PortKeeper:  # mutable: owns the process
             self._understand(json.loads(line))
 
     def _understand(self, answer: dict[str, object]) -> None:
+        if "beat" in answer:
+            if self._beats is not None:
+                self._beats.heard()
+            return
         if self._timer is not None:
             self._timer.cancel()
         self.name, self.answered = str(answer.get("name", "")), True
@@ -222,6 +157,7 @@ class PortKeeper:  # mutable: owns the process
             self.port = int(str(answer["port"]))
             self._up_since_s = monotonic()
             self._had_port = True
+            self._begin_beats()
             self._settings = replace(self._settings, port=self.port)
             if isinstance(self._settings, FrontSettings):
                 self.http_port = int(str(answer["http_port"]))
@@ -231,7 +167,30 @@ class PortKeeper:  # mutable: owns the process
             self._stopping = True
             self._owner.port_failed(from_wire(int(str(answer["code"])), 0, str(answer["error"])))
         else:
-            _log.warning("the %s cannot listen again: %s", self._kind, answer["error"])
+            _log.warning("the %s cannot listen again: %s", self._program.kind, answer["error"])
+
+    def _begin_beats(self) -> None:
+        """From its first word on. Where it took long to start, all takes long: an emulated machine, mostly."""
+        if self._beats is None and not self._stopping:
+            start_beats = int((self._up_since_s - self._started_s) / BEAT_S)
+            self._beats = Beats(max(self._program.missed_max, start_beats))
+            self._beat_timer = self._reactor.call_later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        assert self._beats is not None, "its timer ends with it"
+        due = self._beats.beat()
+        if due is Beat.REPLACE:
+            _log.warning("the %s stands still and is replaced", self._program.kind)
+            self.kill()
+            return
+        if due is Beat.ASK:
+            self._tell("beat")
+        self._beat_timer = self._reactor.call_later(BEAT_S, self._beat)
+
+    def _end_beats(self) -> None:
+        self._beats = None
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
 
     def _exited(self, _events: int) -> None:
         process = self._process
@@ -249,14 +208,14 @@ class PortKeeper:  # mutable: owns the process
             return
         if not self._had_port:
             self._owner.port_failed(
-                Unavailable(f"the {self._kind} ended with code {code} before it listened; see its log")
+                Unavailable(f"the {self._program.kind} ended with code {code} before it listened; see its log")
             )
             return
         if was_up and monotonic() - self._up_since_s >= STABLE_S:
             self._crashes = 0
         self._crashes += 1
         pause_s = min(BACKOFF_FIRST_S * 2 ** (self._crashes - 1), BACKOFF_MAX_S)
-        _log.warning("the %s ended with code %d and is started again in %.1f s", self._kind, code, pause_s)
+        _log.warning("the %s ended with code %d and is started again in %.1f s", self._program.kind, code, pause_s)
         if was_up:
             self._owner.port_changed()  # after the reason: the node now says that it is degraded
         self._timer = self._reactor.call_later(pause_s, self._start_again)
@@ -267,7 +226,7 @@ class PortKeeper:  # mutable: owns the process
         try:
             self.start()
         except OSError as error:
-            _log.warning("the %s cannot be started and is tried again: %s", self._kind, error.strerror)
+            _log.warning("the %s cannot be started and is tried again: %s", self._program.kind, error.strerror)
             self._timer = self._reactor.call_later(BACKOFF_MAX_S, self._start_again)
 
     def _hear_rest(self, process: subprocess.Popen[bytes]) -> None:
@@ -276,6 +235,7 @@ class PortKeeper:  # mutable: owns the process
             self._hear(0)
 
     def _release(self, process: subprocess.Popen[bytes]) -> None:
+        self._end_beats()
         self._reactor.remove(self._pidfd)
         os.close(self._pidfd)
         for stream in (process.stdin, process.stdout):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.port_keeper import FrontSettings, PortKeeper, PortSettings, RdmaPortSettings
+from workers.port_keeper import PortKeeper
+from workers.port_settings import FrontSettings, PortSettings, RdmaPortSettings
 
 if TYPE_CHECKING:
     from fabric.local.reactor import Reactor

@@ -71,7 +71,7 @@ class RdmaPort:  # mutable: owns the listener's socket
             accepting = self._start(self._accept(sock))
             looking = self._start(self._look())
             try:
-                await asyncio.to_thread(self._until_told)
+                await asyncio.to_thread(self._until_told, asyncio.get_running_loop())
             finally:
                 accepting.cancel()
                 looking.cancel()
@@ -80,10 +80,13 @@ class RdmaPort:  # mutable: owns the listener's socket
                 await self._listener.close(self._settings["grace_s"])
                 self._engine.close()
 
-    def _until_told(self) -> None:
+    def _until_told(self, loop: asyncio.AbstractEventLoop) -> None:
         for line in sys.stdin:
-            if line.strip() == "drain":
+            word = line.strip()
+            if word == "drain":
                 self._listener.draining = True
+            elif word == "beat":
+                loop.call_soon_threadsafe(say, {"beat": True})
 
     def _open_channel(self, client_id: int, arena_bytes: int) -> Channel:
         deadline = Deadline.after(OPEN_TIMEOUT_S, time.monotonic())

@@ -19,8 +19,8 @@ One link holds all wires to one life of a node: a preferred wire (local or rdma)
 the wire that the state's name tells; requests that wait on a wire move when it is fenced, with their ids, so that the
 node can tell that it knows them. An edge that is not here is a bug and raises `IllegalTransition`.
 
-A wire is lost when a request or a ping fails on it. Pings are sent each 80 ms while requests are out, else once a second,
-and at once when the channel doubts its peer: its socket, queue pair or line has ended.
+A wire is lost when a request or a ping fails on it. Pings are sent each 80 ms while requests are out, else once a
+second, and at once when the channel doubts its peer: its socket, queue pair or line has ended.
 
 ```mermaid
 stateDiagram-v2

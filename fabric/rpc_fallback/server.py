@@ -15,6 +15,7 @@ import time
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -111,6 +112,12 @@ class RpcServer:  # mutable: owns servers and threads
         """What the health service says from now on, until it drains. Calls are taken either way: a node queues them."""
         if self._service is not None and not self._service.draining:
             self._health.tell(Serving.SERVING if ready else Serving.NOT_SERVING)
+
+    def in_loop(self, action: Callable[[], None]) -> None:
+        """Has the port's loop do this; it does nothing before `start` and after `stop`."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(action)
 
     def drain(self) -> None:
         """Takes no new callers; known ones may finish."""
