@@ -1,9 +1,10 @@
 """Policies over live nodes in two network namespaces rank as the simulator says, and are as slow as it says.
 
 The nodes wait instead of computing, 50 ms on the average, so that what they do is what the trace says; the router is
-in one namespace with two of them, and two are behind a cable of 3 ms each way. Both worlds see the same trace. No
-worker is more than two thirds busy under any policy: nearer to the limit, the tenths of a millisecond that a node takes
-between two requests would decide.
+in one namespace with two of them, and two are behind a cable of 3 ms each way. Both worlds see the same traces, one for
+each seed; what is compared is the median of the seeds. No worker is more than two thirds busy under any policy: nearer
+to the limit, the tenths of a millisecond that a node takes between two requests would decide. All of it runs at a
+real-time priority, because whoever waits for a core in a busy machine is late under any policy, and more so in a queue.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,12 +53,12 @@ WORLD = Workload(
     near_s=0.0001,
     far_s=DELAY_MS / 1000.0,
     per_host=2,
-    requests=1500,
-    warm_up=200,
+    requests=900,
+    warm_up=100,
 )
 NAMES = ("near-fast", "near-slow", "far-fast", "far-slow")
 POLICIES = ("random", "round-robin", "weighted", "least-loaded", "peak-ewma", "ours-reports")
-SEED = 1
+SEEDS = (1, 2, 3)
 APART = 1.2
 """Pairs that the simulator sees further apart than this must rank alike."""
 _WAITING = """
@@ -76,10 +78,26 @@ parameters { key: "idempotent" value { string_value: "true" } }
 
 
 @contextmanager
+def priority() -> Iterator[None]:
+    """This thread, and all threads and processes that it begins meanwhile, come first."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a high priority and two network namespaces")
+    usual = os.sched_getscheduler(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # a nice value counts within a session only
+    except PermissionError:
+        pytest.skip("no real-time priority can be had here, and a busy machine would decide")
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, usual, os.sched_param(0))
+
+
+@contextmanager
 def cable() -> Iterator[None]:
     """Two namespaces with a slow cable between them. Skips where this machine gives none."""
-    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
-        pytest.skip("needs root and /dev/net/tun for two network namespaces")
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("needs /dev/net/tun for two network namespaces")
     made = subprocess.run(["ip", "netns", "add", NAMESPACE], capture_output=True, timeout=10, check=False)
     if made.returncode:
         pytest.skip(f"no network namespace can be made here: {made.stderr.decode().strip()}")
@@ -109,13 +127,13 @@ def make_waiting(folder: Path) -> Path:
 class Live:
     """One policy over the live nodes: it picks among four routers of one node each, or is the router itself."""
 
-    def __init__(self, policy: str, routers: dict[str, Router], whole: Router) -> None:
+    def __init__(self, policy: str, routers: dict[str, Router], whole: Router, seed: int) -> None:
         self._routers, self._whole, self._lock = routers, whole, threading.Lock()
         self._policy: Policy | None = None
         if policy != "ours-reports":
             setting = Setting(
                 router=0, routers=1, speeds=WORLD.speeds, reach_s=WORLD.reach_s(0), near=WORLD.near(0),
-                rng=Random(SEED << 16), hinted=False, nodes=(),
+                rng=Random(seed << 16), hinted=False, nodes=(),
             )  # fmt: skip
             self._policy = BY_NAME[policy].make(setting, Shared(OnTheWay(len(WORLD.speeds))))
 
@@ -163,41 +181,42 @@ class Live:
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_live_nodes_rank_policies_as_the_simulator_does(tmp_path: Path) -> None:
-    trace = draw(WORLD, SEED)
-    simulated = {policy: figures(simulate(WORLD, policy, SEED)).p99_ms for policy in POLICIES}
-    live: dict[str, float] = {}
-    with cable(), Nodes(tmp_path) as nodes:
-        nodes.models = make_waiting(tmp_path)
-        for name, speed in zip(NAMES, WORLD.speeds, strict=True):
-            near = name.startswith("near")
-            nodes.start(
-                name,
-                "local,rpc" if near else "rpc",
-                settings="" if near else f'listen = "{FAR}:0"\n',
-                environment={"OVERSPILL_TEST_SPEED": str(speed)},
-                namespace="" if near else NAMESPACE,
-            )
-        nodes.wait_ready(*NAMES)
-        config = RouterConfig(seed=1, refuse_late=False)
-        with Router.connect(nodes.registry, config=config) as whole:
-            whole._core.pages = None  # as the simulated one: it goes by the reports of answers
-            routers = {name: Router.connect(one_of(nodes, name), config=config) for name in NAMES}
-            try:
-                for policy in POLICIES:
-                    live[policy] = Live(policy, routers, whole).p99_ms(trace)
-            finally:
-                for router in routers.values():
-                    router.close()
-    told = {policy: (round(simulated[policy], 1), round(live[policy], 1)) for policy in POLICIES}
-    # A busy machine wakes whoever waits late, under any policy: what is compared is how policies stand to each other.
-    slower = float(np.median([live[policy] / simulated[policy] for policy in POLICIES]))
+    simulated = {name: median(figures(simulate(WORLD, name, seed)).p99_ms for seed in SEEDS) for name in POLICIES}
+    with priority(), cable(), Nodes(tmp_path) as nodes:
+        live = live_p99_ms(nodes, tmp_path)
+    told = ", ".join(f"{name} {simulated[name]:.0f} / {live[name]:.0f}" for name in POLICIES)
     for one in POLICIES:
-        assert 0.75 <= live[one] / simulated[one] / slower <= 1.25, (slower, told)
+        assert 0.75 <= live[one] / simulated[one] <= 1.25, told
         for other in POLICIES:
             if simulated[one] > APART * simulated[other]:
                 assert live[one] > live[other], told
-    del whole, routers, router
     settle()
+
+
+def live_p99_ms(nodes: Nodes, folder: Path) -> dict[str, float]:
+    """The median p99 of each policy over the seeds."""
+    nodes.models = make_waiting(folder)
+    for name, speed in zip(NAMES, WORLD.speeds, strict=True):
+        near = name.startswith("near")
+        nodes.start(
+            name,
+            "local,rpc" if near else "rpc",
+            settings="" if near else f'listen = "{FAR}:0"\n',
+            environment={"OVERSPILL_TEST_SPEED": str(speed)},
+            namespace="" if near else NAMESPACE,
+        )
+    nodes.wait_ready(*NAMES)
+    config = RouterConfig(seed=1, refuse_late=False)
+    found: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+    with ExitStack() as undo:
+        whole = undo.enter_context(Router.connect(nodes.registry, config=config))
+        whole._core.pages = None  # as the simulated one: it goes by the reports of answers
+        routers = {name: undo.enter_context(Router.connect(one_of(nodes, name), config=config)) for name in NAMES}
+        for seed in SEEDS:
+            trace = draw(WORLD, seed)
+            for policy in POLICIES:
+                found[policy].append(Live(policy, routers, whole, seed).p99_ms(trace))
+    return {policy: median(each) for policy, each in found.items()}
 
 
 def one_of(nodes: Nodes, name: str) -> str:
