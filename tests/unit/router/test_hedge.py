@@ -44,14 +44,17 @@ class Scripted:
     alive = True
 
     def __init__(self, after_s: float, outcome: Answer | errors.OverspillError) -> None:
-        self.after_s, self.outcome, self.cancelled = after_s, outcome, False
+        self.after_s, self.outcome, self.cancelled, self.running = after_s, outcome, False, False
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
+        self.running = True
         try:
             await asyncio.sleep(self.after_s)
         except asyncio.CancelledError:
             self.cancelled = True
             raise
+        finally:
+            self.running = False
         if isinstance(self.outcome, errors.OverspillError):
             raise self.outcome
         return self.outcome
@@ -62,7 +65,15 @@ def run_race(fleet: Fleet, hedger: Hedger, attempt: Attempt, first: Scripted, se
     other = attempt.picked.second
     assert other is not None
     other.link = second  # type: ignore[assignment]
-    return asyncio.run(race(hedger, attempt))
+
+    async def whole() -> Answer:
+        try:
+            return await race(hedger, attempt)
+        finally:  # the end of the loop would end them too
+            assert not first.running
+            assert not second.running
+
+    return asyncio.run(whole())
 
 
 def test_a_late_request_is_answered_by_its_copy_and_the_original_is_cancelled() -> None:

@@ -98,3 +98,7 @@ def test_a_wire_that_falls_back_moves_the_remote_share_within_a_second() -> None
     late = [one for one in served if one.began_s > began_s + 1.0]
     assert len(late) > 50
     assert shares(late).get("far", 0.0) < 0.6 * before
+    # What was learned of the slow wire is not held against the one that came back.
+    link.uses, town.nodes["far"].wire_s = WireName.RDMA, 0.2 * MS
+    town.core.table.wire_changed(far)
+    assert shares(town.run(2, 100))["far"] > 0.8 * before
