@@ -7,7 +7,6 @@ out (`Holdings`). This module never sends. Read `router/client.py` next.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -166,6 +165,7 @@ class Holdings:  # mutable: what replies hold of each arena
         self._lock = Lock()
         self._next = 0
         self._held: dict[int, tuple[int, str, int]] = {}  # loan: (arena, model, bytes)
+        self._bytes: Counter[int] = Counter()  # by arena, those that nothing is held of left out
         # The end of a lease may come in any thread and inside the garbage collector: it takes no lock.
         self._ended: deque[int] = deque()
         self.copied_out = 0
@@ -178,11 +178,11 @@ class Holdings:  # mutable: what replies hold of each arena
         with self._lock:
             self._settle()
             arena = id(lease.arena)
-            held = sum(nbytes for where, _, nbytes in self._held.values() if where == arena)
-            if held + lease.nbytes <= lease.arena.nbytes // 2:
+            if self._bytes[arena] + lease.nbytes <= lease.arena.nbytes // 2:
                 self._next += 1
+                self._bytes[arena] += lease.nbytes
                 self._held[self._next] = (arena, model, lease.nbytes)
-                weakref.finalize(lease.window, self._ended.append, self._next).atexit = False
+                lease.on_end(self._ended.append, self._next)
                 return answer
             self.copied_out += 1
         return _copied(answer, lease)
@@ -206,11 +206,14 @@ class Holdings:  # mutable: what replies hold of each arena
         """Bytes of all arenas that replies hold."""
         with self._lock:
             self._settle()
-            return sum(nbytes for _, _, nbytes in self._held.values())
+            return self._bytes.total()
 
     def _settle(self) -> None:
         while self._ended:
-            del self._held[self._ended.popleft()]
+            arena, _, nbytes = self._held.pop(self._ended.popleft())
+            self._bytes[arena] -= nbytes
+            if not self._bytes[arena]:
+                del self._bytes[arena]  # another arena may come to the same address
 
 
 def _copied(answer: Answer, lease: Lease) -> Answer:

@@ -142,3 +142,19 @@ def test_what_is_no_memory_is_refused() -> None:
     os.close(write_end)
     with pytest.raises(ProtocolError, match="no arena"):
         Arena.attach(read_end)
+
+
+def test_who_booked_a_loan_is_told_when_no_array_is_left_whoever_released_it() -> None:
+    arena = _arena()
+    lease = Lease.of(arena, 64)
+    array = np.frombuffer(lease.view, np.uint8)
+    ended: list[int] = []
+    lease.on_end(ended.append, 7)
+    lease.on_end(ended.append, 8)
+    lease.release()
+    del lease
+    gc.collect()
+    assert ended == []
+    del array
+    gc.collect()
+    assert ended == [7, 8]
