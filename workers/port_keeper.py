@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 STABLE_S = 30.0
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 BEAT_S = 1.0
 
 
