@@ -3,7 +3,7 @@
 Fatal errors are seen by executors themselves. What the driver reports beside that is judged here: an Xid of the class
 `restart` ends the run that it must be of, or, where that is in doubt, has the executors of that card look at their
 contexts (the report does not say whose it was); one of the class `drain`, or a recovery action, takes the card out of
-use. Read `workers/shell.py` next.
+use. A report that names no card has all of them look. Read `workers/shell.py` next.
 """
 
 from __future__ import annotations
@@ -151,15 +151,17 @@ class NodeCards:  # mutable: owns the watcher
             logging.WARNING if kind is XidClass.WARN else logging.ERROR,
             "GPU %s reported Xid %d (%s): %s", uuid or "(it did not say which)", xid, name, kind.value,
         )  # fmt: skip
-        suspect = self._suspect(shells) if kind is XidClass.RESTART else None
+        # Of several cards one that cannot be named must not take the others along: each finds out for itself.
+        is_known = bool(uuid) or len({shell.seat.word for shell in shells}) == 1
+        suspect = self._suspect(shells) if kind is XidClass.RESTART and is_known else None
         for shell in shells:
             if shell is suspect:
                 shell.stuck(f"ran a request while its GPU reported Xid {xid} ({name})")
-            elif kind is XidClass.RESTART:
+            elif kind is XidClass.DRAIN and is_known:
+                shell.bar_device(f"it reported Xid {xid} ({name})")
+            elif kind is not XidClass.WARN:
                 for life in shell.lives:  # each asks its own context whether it is broken
                     life.tell(Control("check"))
-            elif kind is XidClass.DRAIN:
-                shell.bar_device(f"it reported Xid {xid} ({name})")
 
     def recovery_action(self, uuid: str, action: int) -> None:
         """See `CardsHeard`."""

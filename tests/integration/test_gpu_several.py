@@ -174,6 +174,24 @@ def test_a_card_that_breaks_under_load_takes_nobody_along(node: WaitingNode, row
     assert wait_until(lambda: node.executors()[f"FAKE-{broken}"].ready, 30.0), node.fake.node.log
 
 
+def test_a_card_that_cannot_be_asked_or_named_costs_no_other_one(node: WaitingNode) -> None:
+    def told(text: str) -> bool:
+        return wait_until(lambda: text in node.fake.node.log, 10.0)
+
+    before = node.executors()
+    node.fake.file("lost", 0).touch()
+    assert told("GPU FAKE-0 cannot be watched")
+    (node.fake.folder / "fake-cards" / "xid").write_text("79\n")  # one fell off the bus, and nobody knows which
+    assert told("GPU (it did not say which) reported Xid 79")
+    node.fake.file("xid", 3).write_text("63\n")
+    assert told("GPU FAKE-3 reported Xid 63")
+    node.fake.file("lost", 0).unlink()
+    assert told("GPU FAKE-0 is watched again")
+    assert {card: (facts.pid, facts.ready) for card, facts in node.executors().items()} == {
+        card: (facts.pid, True) for card, facts in before.items()
+    }
+
+
 def test_a_card_is_known_by_its_uuid_whatever_its_number(node: WaitingNode) -> None:
     """Numbers, folders and the order of CUDA_VISIBLE_DEVICES all differ here: metrics, health and what is ended must
     be those of one card."""

@@ -4,8 +4,9 @@ A card is a folder `card-N`, and its UUID is FAKE-N. Who drills writes into it, 
 `xid` (a line with a number reports that Xid), `recovery` (a number: the action that the driver wants), `lost` (its
 presence makes every question of the watcher fail), `slow` (seconds that each wait for the card takes), `memory` (its
 bytes), `error` (a number: contexts answer that CUDA error from now on), `held` (a pid: its memory is never free again,
-until the file is removed), `model` (its name), `place` (its number among the cards, if not N). Below `pids` lie what
-processes hold. A file `visible` beside the cards stands for CUDA_VISIBLE_DEVICES.
+until the file is removed), `model` (its name), `place` (its number among the cards, if
+not N). Below `pids` lie what processes hold. Beside the cards a file `visible` stands for CUDA_VISIBLE_DEVICES, and
+`xid` reports one of no named card.
 It computes nothing: models run on the processor. Read `workers/cuda/watcher.py` next.
 """
 
@@ -150,6 +151,7 @@ class FakeOverseer:  # mutable: remembers how far it has read
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._read: dict[str, int] = {card.uuid: len(_reported(self._of(card.uuid))) for card in self.cards()}
+        self._read[""] = len(_reported(self._folder))
 
     def cards(self) -> tuple[Card, ...]:
         """See `Overseer`."""
@@ -165,7 +167,7 @@ class FakeOverseer:  # mutable: remembers how far it has read
         while True:
             found: list[XidEvent] = []
             for uuid, read in self._read.items():
-                reported = _reported(self._here(uuid))
+                reported = _reported(self._of(uuid) if uuid else self._folder)
                 found += [XidEvent(uuid, xid) for xid in reported[read:]]
                 self._read[uuid] = len(reported)
             if found or time.monotonic() >= end_s:

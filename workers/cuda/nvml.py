@@ -8,12 +8,15 @@ return. Read `workers/cuda/watcher.py` next.
 
 from __future__ import annotations
 
+import ctypes
+import logging
 from contextlib import suppress
 from typing import Any, Final
 
 from fabric.errors import MissingDependency
 from workers.device import Card, Holder, OverseerError, XidEvent
 
+_log = logging.getLogger(__name__)
 _RECOVERY_ACTION_FIELD: Final = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older releases of the binding lack its name."""
 
@@ -34,22 +37,29 @@ class Nvml:  # mutable: holds the library open and a set of events
         except pynvml.NVMLError as error:
             raise OverseerError(f"NVIDIA's driver does not answer ({error}); look at `nvidia-smi`") from None
         self._events: Any = None
+        self._names: dict[int, str] = {}
+        """UUIDs by handle, from when the cards could still be asked: one that fell off the bus has no name any more."""
 
     def cards(self) -> tuple[Card, ...]:
         """See `Overseer`."""
         try:
-            found: list[Card] = []
-            for number in range(self._nvml.nvmlDeviceGetCount()):
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
-                slices = self._slices(handle)
-                parent = _text(self._nvml.nvmlDeviceGetUUID(handle)) if slices else ""
-                for part in slices or [handle]:
-                    uuid, name = _text(self._nvml.nvmlDeviceGetUUID(part)), _text(self._nvml.nvmlDeviceGetName(part))
-                    memory = int(self._nvml.nvmlDeviceGetMemoryInfo(part).total)
-                    found.append(Card(len(found), uuid, name, memory, parent))
-            return tuple(found)
+            count = int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError as error:
             raise self._failed("listing cards", error) from None
+        found: list[Card] = []
+        index, failure = 0, None
+        for number in range(count):
+            try:
+                of_one = self._cards_at(number, index)
+            except self._nvml.NVMLError as error:  # it is lost: the others are not, and keep their numbers
+                _log.warning("GPU number %d cannot be asked (%s) and is left out; look at `nvidia-smi`", number, error)
+                index, failure = index + 1, error
+                continue
+            found += of_one
+            index += len(of_one)
+        if failure is not None and not found:
+            raise self._failed("listing cards", failure) from None
+        return tuple(found)
 
     def events(self, timeout_s: float) -> tuple[XidEvent, ...]:
         """See `Overseer`."""
@@ -58,8 +68,9 @@ class Nvml:  # mutable: holds the library open and a set of events
             if self._events is None:
                 self._events = nvml.nvmlEventSetCreate()
                 for number in range(nvml.nvmlDeviceGetCount()):
-                    handle = nvml.nvmlDeviceGetHandleByIndex(number)
                     with suppress(nvml.NVMLError):  # a card without events is watched by its recovery action alone
+                        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                        self._names[_address(handle)] = _text(nvml.nvmlDeviceGetUUID(handle))
                         nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
             data = nvml.nvmlEventSetWait_v2(self._events, max(1, int(timeout_s * 1e3)))
         except nvml.NVMLError as error:
@@ -69,10 +80,7 @@ class Nvml:  # mutable: holds the library open and a set of events
             raise self._failed("waiting for events", error) from None
         if not data.eventType & nvml.nvmlEventTypeXidCriticalError:
             return ()
-        try:
-            return (XidEvent(_text(nvml.nvmlDeviceGetUUID(data.device)), int(data.eventData)),)
-        except nvml.NVMLError:  # a card that fell off the bus has no name any more, and its event counts for all
-            return (XidEvent("", int(data.eventData)),)
+        return (XidEvent(self._names.get(_address(data.device), ""), int(data.eventData)),)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """See `Overseer`."""
@@ -102,6 +110,18 @@ class Nvml:  # mutable: holds the library open and a set of events
     def _handle(self, uuid: str) -> Any:
         return self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
 
+    def _cards_at(self, number: int, index: int) -> list[Card]:
+        """One card, or its slices, which are counted on from `index`."""
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        slices = self._slices(handle)
+        parent = _text(nvml.nvmlDeviceGetUUID(handle)) if slices else ""
+        found: list[Card] = []
+        for part in slices or [handle]:
+            uuid, name = _text(nvml.nvmlDeviceGetUUID(part)), _text(nvml.nvmlDeviceGetName(part))
+            found.append(Card(index + len(found), uuid, name, int(nvml.nvmlDeviceGetMemoryInfo(part).total), parent))
+        return found
+
     def _slices(self, handle: Any) -> list[Any]:
         nvml = self._nvml
         try:
@@ -119,6 +139,11 @@ class Nvml:  # mutable: holds the library open and a set of events
 
     def _failed(self, doing: str, error: Any) -> OverseerError:
         return OverseerError(f"NVIDIA's driver failed {doing} ({error}); look at `nvidia-smi` and the kernel's log")
+
+
+def _address(handle: Any) -> int:
+    """What tells handles apart: the library gives pointers."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _text(value: str | bytes) -> str:

@@ -56,6 +56,7 @@ class CardWatch:  # mutable: a process, then the next one; and what it said last
         self._free: dict[str, int] = {}
         self._holders: dict[str, tuple[tuple[int, int], ...]] = {}
         self._held: set[tuple[str, int]] = set()
+        self._missing: set[str] = set()
         self._failed = ""
         self._closed = False
         self._sock, self._process = self._start()
@@ -69,7 +70,7 @@ class CardWatch:  # mutable: a process, then the next one; and what it said last
     def await_free(self, uuid: str, pid: int, then: Callable[[bool], None]) -> None:
         """Calls `then(True)` when a process holds nothing of a card any more, or when that cannot be known;
         `then(False)` when it still does after FREE_TIMEOUT_S."""
-        if self._failed or not self._say(Word("await", uuid, pid)):
+        if self._failed or uuid in self._missing or not self._say(Word("await", uuid, pid)):
             self._reactor.call_later(0.0, partial(then, True))  # noqa: FBT003 - the answer itself
             return
         self._awaited[uuid, pid] = then
@@ -91,7 +92,7 @@ class CardWatch:  # mutable: a process, then the next one; and what it said last
     def is_good(self, uuid: str) -> bool:
         """Whether the driver answers, wants nothing done about a card, and nobody who ended holds its memory."""
         held = any(holder == uuid for holder, _ in self._held)
-        return not self._failed and not held and not self._actions.get(uuid, 0)
+        return not self._failed and uuid not in self._missing and not held and not self._actions.get(uuid, 0)
 
     def close(self) -> None:
         """Ends the watcher."""
@@ -155,7 +156,14 @@ class CardWatch:  # mutable: a process, then the next one; and what it said last
             self._free[word.uuid] = word.number
             self._holders[word.uuid] = word.holders
         elif word.word == "cards":
+            self._missing.clear()
             _log.info("the GPUs are watched again")
+        elif word.word == "lost":
+            self._missing.add(word.uuid)
+            _log.error("GPU %s cannot be watched: %s", word.uuid, word.text)
+        elif word.word == "found":
+            self._missing.discard(word.uuid)
+            _log.info("GPU %s is watched again", word.uuid)
         elif word.word in {"failed", "well"}:
             self._failed = word.text
             if word.text:

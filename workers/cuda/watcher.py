@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import MissingDependency
@@ -41,6 +42,8 @@ class Watcher:  # mutable: remembers what it told
         self._cards: tuple[Card, ...] = ()
         self._awaited: set[tuple[str, int]] = set()
         self._actions: dict[str, int] = {}
+        self._lost: set[str] = set()
+        self._failure: OverseerError | None = None
         self._failed = ""
         self._look_at_s = 0.0
         self._lock = threading.Lock()
@@ -70,19 +73,37 @@ class Watcher:  # mutable: remembers what it told
         overseer = self._overseer
         assert overseer is not None, "it was opened before"
         for uuid, pid in list(self._awaited):
-            if all(holder.pid != pid for holder in overseer.holders(uuid)):
-                self._awaited.discard((uuid, pid))
-                self._tell(Word("free", uuid, pid))
+            with suppress(OverseerError):  # told below
+                if all(holder.pid != pid for holder in overseer.holders(uuid)):
+                    self._awaited.discard((uuid, pid))
+                    self._tell(Word("free", uuid, pid))
         now = time.monotonic()
-        if now < self._look_at_s:
-            return
-        self._look_at_s = now + LOOK_S
-        for card in self._cards:
-            action = overseer.recovery_action(card.uuid)
-            if action != self._actions.get(card.uuid, 0):
-                self._actions[card.uuid] = action
-                self._tell(Word("action", card.uuid, action))
-            self._tell(Word("memory", card.uuid, overseer.free_bytes(card.uuid), holders=overseer.holders(card.uuid)))
+        if now >= self._look_at_s:
+            self._look_at_s = now + LOOK_S
+            failures = [failure for card in self._cards if (failure := self._look_at(overseer, card.uuid))]
+            # What is true of all cards is no card's failure, but the driver's.
+            self._failure = failures[0] if failures and len(failures) == len(self._cards) else None
+        if self._failure is not None:
+            raise self._failure
+
+    def _look_at(self, overseer: Overseer, uuid: str) -> OverseerError | None:
+        """One card that cannot be asked any more says nothing about the others."""
+        try:
+            action = overseer.recovery_action(uuid)
+            memory = Word("memory", uuid, overseer.free_bytes(uuid), holders=overseer.holders(uuid))
+        except OverseerError as error:
+            if uuid not in self._lost:
+                self._lost.add(uuid)
+                self._tell(Word("lost", uuid, text=str(error)))
+            return error
+        if uuid in self._lost:
+            self._lost.discard(uuid)
+            self._tell(Word("found", uuid))
+        if action != self._actions.get(uuid, 0):
+            self._actions[uuid] = action
+            self._tell(Word("action", uuid, action))
+        self._tell(memory)
+        return None
 
     def _hear_events(self) -> None:
         """The events' own thread: the library waits for them inside itself."""

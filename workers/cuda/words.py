@@ -21,7 +21,8 @@ WORD_BYTES_MAX: Final = 1 << 16
 class Word:
     """Watcher to node: `cards` (all of them, once), `xid` (a card's, `number`), `action` (what the driver wants done,
     `number`), `memory` (a card's free bytes, with its `holders` as (pid, bytes)), `free` (a pid holds nothing any
-    more), `failed` and `well` (the driver does not answer, or does again). Node to watcher: `await` (a card and a pid).
+    more), `lost` and `found` (a card cannot be asked, or can again), `failed` and `well` (the same of the driver). Node
+    to watcher: `await` (a card and a pid).
     """
 
     word: str
