@@ -21,6 +21,7 @@ from fabric.errors import MissingDependency
 from tests.hw import several, several_faults
 from tests.integration.bad_node import wait_until
 from workers.cuda.nvml import Nvml
+from workers.cuda.visible import ALONG_THE_BUS, ORDER_VARIABLE, VARIABLE, shown_cards
 from workers.device import OverseerError
 
 if TYPE_CHECKING:
@@ -53,10 +54,9 @@ def nvml() -> Nvml:
 
 @pytest.fixture(scope="module")
 def cards(nvml: Nvml, report: Report) -> tuple[Card, ...]:
-    found = nvml.cards()
+    found = shown_cards(os.environ.get(VARIABLE), os.environ.get(ORDER_VARIABLE, ""), nvml.cards())
     if len(found) < 2:
-        report.device = found[0].model
-        pytest.skip("there is one GPU here, and this takes two")
+        pytest.skip(f"{len(found)} GPU may be used here, and this takes two")
     report.device = f"{found[0].model} x{len(found)}"
     return found
 
@@ -87,7 +87,8 @@ def test_the_order_of_several_cards_outside_swaps_nothing(
         "beginnings": (",".join(card.uuid[:16] for card in turned), turned),
         "one": (cards[1].uuid, cards[1:2]),
     }[form]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv(ORDER_VARIABLE, ALONG_THE_BUS)  # else numbers of unlike cards are refused
     scene = several_faults.Scene(tmp_path, "cuda:all", "off")
     try:
         before = {each.card: each for each in scene.executors()}
