@@ -91,11 +91,12 @@ def test_the_order_of_several_cards_outside_swaps_nothing(
     monkeypatch.setenv(ORDER_VARIABLE, ALONG_THE_BUS)  # else numbers of unlike cards are refused
     scene = several_faults.Scene(tmp_path, "cuda:all", "off")
     try:
+        assert wait_until(scene.settled, 30.0, 0.05), scene.node.log
         before = {each.card: each for each in scene.executors()}
         assert set(before) == {card.uuid for card in shown}
-        for uuid, each in before.items():
-            pids = {other.pid for other in before.values()} & {holder.pid for holder in nvml.holders(uuid)}
-            assert pids == {each.pid}, "a process of the node has memory on another card than the node says"
+        ours = {each.pid for each in before.values()}
+        held = {uuid: ours & {holder.pid for holder in nvml.holders(uuid)} for uuid in before}
+        assert held == {uuid: {each.pid} for uuid, each in before.items()}, "memory is on another card than it is said"
         scene.flag.touch()
         with scene.router.infer("gpu_where", {"x": np.ones(8, np.float32)}, timeout_s=30.0) as reply:
             assert reply["y"][0] == 2
