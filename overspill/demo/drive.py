@@ -69,8 +69,11 @@ class Drive:  # mutable: one run of a round
         faults: Sequence[PlannedFault],
         timeout_s: float,
         tables: Sequence[np.ndarray[Any, Any]] = (),
+        callers: int = CALLERS,
+        ledger_interval_s: float = LEDGER_INTERVAL_S,
     ) -> None:
         """`tables` are inputs that many jobs share: they are sent to each node once."""
+        self._callers, self._ledger_interval_s = callers, ledger_interval_s
         self.router = router
         self._residents = {id(table): router.resident(table) for table in tables}
         self._tables = tables  # while they live, nothing else has their id
@@ -92,7 +95,7 @@ class Drive:  # mutable: one run of a round
     def run(self, progress: Callable[[int, int], None]) -> float:
         """Sends everything; gives the wall time in seconds. `progress` is told (done, total) all the while."""
         self._began = time.monotonic()
-        callers = [threading.Thread(target=self._caller, name=f"caller-{number}") for number in range(CALLERS)]
+        callers = [threading.Thread(target=self._caller, name=f"caller-{number}") for number in range(self._callers)]
         ledger = threading.Thread(target=self._ledger, name="ledger")
         for thread in (*callers, ledger):
             thread.start()
@@ -177,7 +180,7 @@ class Drive:  # mutable: one run of a round
     def _ledger(self) -> None:
         """Sends numbers that must each be appended at most once, at a steady pace."""
         number = 0
-        while not self._over.wait(LEDGER_INTERVAL_S):
+        while not self._over.wait(self._ledger_interval_s):
             began = self._now()
             try:
                 reply = self.router.infer("ledger", {"number": np.array([number], np.int64)}, timeout_s=self.timeout_s)

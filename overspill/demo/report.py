@@ -30,8 +30,8 @@ ERRORS_CAPTION = "Errors callers saw"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything a report tells of one round. `alone_s` is the time that the local node's executors alone would have
-    needed for the round's computing, by their measured speed; `limit_s` the round's time limit."""
+    """Everything a report tells of one round. `alone_s` is the time that one executor alone would have needed for
+    the round's computing, by its measured speed; `limit_s` the round's time limit."""
 
     title: str
     seed: int
@@ -84,7 +84,7 @@ def summary(outcome: Outcome) -> str:
     """The round in one sentence."""
     in_time = "within" if outcome.took_s <= outcome.limit_s else "OVER"
     return (
-        f"The round took {outcome.took_s:.1f} s, {in_time} its limit of {outcome.limit_s:.1f} s; the local node alone"
+        f"The round took {outcome.took_s:.1f} s, {in_time} its limit of {outcome.limit_s:.1f} s; one executor alone"
         f" would have computed for {outcome.alone_s:.1f} s."
     )
 

@@ -61,9 +61,9 @@ def show(options: DemoOptions) -> int:
         raise MissingDependency(f"the demo needs {error.name}; run `pip install numba onnxruntime`") from None
     from overspill import Router
 
-    _check_writable(options.report)
+    check_writable(options.report)
     _check_registry(options)
-    with _interruptible(), tempfile.TemporaryDirectory(prefix="overspill-demo-") as name:
+    with interruptible(), tempfile.TemporaryDirectory(prefix="overspill-demo-") as name:
         folder = Path(name)
         if options.attach:
             ledger = running.ledger_folder()
@@ -145,7 +145,7 @@ def _plan_faults(cluster: Cluster, seed: int) -> list[PlannedFault]:
     ]
 
 
-def _check_writable(report: Path) -> None:
+def check_writable(report: Path) -> None:
     """Fails before the round rather than after it."""
     try:
         with report.open("a", encoding="utf-8"):
@@ -167,7 +167,7 @@ def _check_registry(options: DemoOptions) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Makes SIGTERM end the demo as Ctrl-C does, so that it cleans up after itself."""
     if threading.current_thread() is not threading.main_thread():
         yield

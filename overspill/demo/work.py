@@ -181,13 +181,13 @@ def _solve(shard: Shard) -> _Solved:
     began = time.perf_counter()
     plan: Arrays = dict(shard.reference().tensors())
     planned = time.perf_counter()
-    inputs = _etr_inputs(shard, plan)
+    inputs = delivery_inputs(shard, plan)
     walked = time.perf_counter()
     times: Arrays = {"arrival_min": _session.etr(inputs)}
     return _Solved(plan, times, time.perf_counter() - walked + planned - began)
 
 
-def _etr_inputs(shard: Shard, answer: Mapping[str, np.ndarray[Any, Any]]) -> EtrInputs:
+def delivery_inputs(shard: Shard, answer: Mapping[str, np.ndarray[Any, Any]]) -> EtrInputs:
     """The delivery-time request about a planned shard. What a dispatcher's records would add to the route request
     stands at one neutral value: Monday 11:30, fair weather, a shop that needs what the order says."""
     batch = shard.batch
@@ -218,7 +218,7 @@ def _planning_job(name: str, shard: Shard, solved: _Solved) -> Job:
         return shard.tensors()
 
     def etr_inputs(answer: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
-        inputs = _etr_inputs(shard, answer)
+        inputs = delivery_inputs(shard, answer)
         return {field.name: getattr(inputs, field.name) for field in fields(inputs)}
 
     steps = Step("route_plan", plan_inputs, solved.plan), Step("etr", etr_inputs, solved.times)
