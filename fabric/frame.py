@@ -48,6 +48,13 @@ MAYBE_SECOND: Final = 1
 """Flag of an ERROR: an executor died as it answered, so its caller may have an answer, and then drops this one."""
 STREAM: Final = 1
 """Flag of a REQUEST: its caller asks the same id again for each further answer, see `workers/streams.py`."""
+HOLDS: Final = 2
+"""Flag of a REQUEST: its caller understands `HELD`."""
+HELD: Final = 2
+"""Flag of an ERROR: the request is lost, and its slots may still be written to: they stay out of use until the same
+ERROR has come with `RELEASED`."""
+RELEASED: Final = 4
+"""Flag of an ERROR: nobody writes any more to the slots of a request whose caller was told that it is lost."""
 _FLAGS_AT: Final = 10
 
 _REQUEST_FORMAT: Final = "QQQQQQIHBB"
@@ -147,6 +154,21 @@ def encode_error(frame: ErrorFrame, flags: int = 0) -> bytes:
 def may_be_second(frame: bytes) -> bool:
     """Whether a final frame says that its request may have had one already; the frame is not checked yet."""
     return len(frame) >= HEADER_BYTES and frame[_FLAGS_AT] & MAYBE_SECOND != 0
+
+
+def holds(frame: bytes) -> bool:
+    """Whether the caller of a REQUEST, which was checked, understands `HELD`."""
+    return frame[_FLAGS_AT] & HOLDS != 0
+
+
+def is_held(frame: bytes) -> bool:
+    """Whether a final frame, which was checked and is an ERROR, leaves the slots to be released."""
+    return frame[_FLAGS_AT] & HELD != 0
+
+
+def is_release(frame: bytes) -> bool:
+    """Whether a frame only releases slots; it is not checked yet."""
+    return len(frame) >= HEADER_BYTES and frame[_FLAGS_AT] & RELEASED != 0
 
 
 def wants_stream(frame: bytes, at: int = 0) -> bool:

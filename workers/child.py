@@ -6,13 +6,15 @@ waits in an outbox, so the node never blocks on it. This module decides nothing:
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +24,18 @@ from workers.device import FAKE_UUID
 from workers.handover import SharedPage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import socket
+    from collections.abc import Callable, Iterator, Sequence
 
     from fabric.local.reactor import Reactor
 
 OUTBOX_MAX = 1 << 17
 """Messages that wait for one executor. Its tasks are some hundred at most; the rest are words about tenants: one for
 each socket that it knows, which are 256 of each of 256 tenants, when all of them leave while it is at a long task."""
+DESCRIPTORS_MAX = 4096
+"""The kernel has a table of this size, 8 bytes each, for a process that uses the highest of them."""
+PF_EXITING = 0x4
+"""include/linux/sched.h: the process is past its last instruction."""
 _READS_MAX = 4096
 """More than a socket holds."""
 _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -95,13 +102,33 @@ def child_environment(threads: int | None = None, device: str = "cpu") -> dict[s
     return environment
 
 
+@contextmanager
+def closing_last(sock: socket.socket) -> Iterator[int]:
+    """The number that an executor gets its socket by: the highest that it may have. Linux closes the files of a process
+    that ends from the highest number down (task_work runs what came last first), and a driver takes a tenth of a second
+    to let a context go: so the socket's end tells of the process's before that."""
+    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], DESCRIPTORS_MAX)
+    try:
+        fd = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, most - 1)
+    except OSError:  # that one is taken: then its end is seen a little later
+        fd = os.dup(sock.fileno())
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class Child:  # mutable: alive, then reaped and closed
     """A started executor. `settings` lacks descriptors and parent, which are made here. `on_message` takes what it
-    says, and tells whether more is to be expected soon. Raises OSError when the system cannot give another process."""
+    says, and tells whether more is to be expected soon; `on_deaf` hears that it closed its end. Raises OSError when the
+    system cannot give another process."""
 
-    def __init__(self, reactor: Reactor, settings: Settings, on_message: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, reactor: Reactor, settings: Settings, on_message: Callable[[bytes], bool], on_deaf: Callable[[], None]
+    ) -> None:
         self._reactor = reactor
         self._on_message = on_message
+        self._on_deaf = on_deaf
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self.deaf_since_s: float | None = None
         """When it closed its end, if it did. A process that ends closes it too, some moments before."""
@@ -110,8 +137,8 @@ class Child:  # mutable: alive, then reaped and closed
             undo.callback(self.page.close)
             self.sock, theirs = seqpacket_pair()
             undo.callback(self.sock.close)
-            with theirs:
-                full = replace(settings, node_fd=theirs.fileno(), page_fd=self.page.fd, parent_pid=os.getpid())
+            with theirs, closing_last(theirs) as node_fd:
+                full = replace(settings, node_fd=node_fd, page_fd=self.page.fd, parent_pid=os.getpid())
                 self._process = subprocess.Popen(  # noqa: S603 - our own module
                     [*python_module("workers.executor"), *full.words()],
                     stdin=subprocess.DEVNULL,
@@ -153,6 +180,17 @@ class Child:  # mutable: alive, then reaped and closed
         except ChildProcessError:
             return False
 
+    def ending(self) -> str:
+        """How it ends, if the kernel is at it (proc(5), /proc/PID/stat: flags and exit code); else an empty text."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            flags, code = int(fields[6]), int(fields[49])
+        except (OSError, ValueError, IndexError):
+            return ""
+        if not flags & PF_EXITING:
+            return ""
+        return f"was ended by signal {code & 0x7F}" if code & 0x7F else f"ended with code {code >> 8}"
+
     def reap(self) -> str:
         """Takes the dead process away and says how it ended. Reads first what it had still sent."""
         self._read(to_the_end=True)
@@ -188,6 +226,7 @@ class Child:  # mutable: alive, then reaped and closed
             if not message:
                 self._reactor.remove(self.sock.fileno())
                 self.deaf_since_s = self._reactor.now()
+                self._on_deaf()
                 return
             # To look in vain costs as much as to read, so it is done only while more may be on its way.
             if not self._on_message(message) and not to_the_end:

@@ -61,6 +61,7 @@ class Job:  # mutable: its state and place change as it moves
         "resend",
         "state",
         "ticket",
+        "told",
         "uses",
         "work_us",
     )
@@ -89,6 +90,8 @@ class Job:  # mutable: its state and place change as it moves
         self.order = 0
         self.accepted = 0
         self.resend = False
+        self.told = ""
+        """Why its caller was told that it is lost, before its executor's end."""
         self.uses: tuple[Use, ...] = ()
         self.ticket: Ticket | None = None
         self.state = JobState.QUEUED

@@ -22,21 +22,26 @@ if TYPE_CHECKING:
     from fabric.frame import Load
     from fabric.local.reactor import Reactor
     from workers.child import Settings
+    from workers.desks import ExecutorDesk
     from workers.job import Job
     from workers.repository import ModelSource
+    from workers.settlement import Settlement
 
 _PROBED: Final = encode_control(Control("probed"))
+ENDING_S = 0.002
+"""A process that closed its socket is gone by then, unless a driver has to take its context down."""
 DEAF_MAX_S = 0.25
 """A process that ends closes its socket first, and an interpreter takes some time to end."""
 
 
 class Life:  # mutable: alive, then reaped
-    """A started executor process. `on_message` takes what it says and tells whether more is to come soon, `on_exit`
-    hears of its end. Raises OSError when the system cannot give another process."""
+    """A started executor process. `on_message` takes what it says and tells whether more is to come soon, `on_end`
+    hears that it is ending, where that takes some time, and `on_exit` that it is gone. Raises OSError when the system
+    cannot give another process."""
 
     def __init__(
         self, reactor: Reactor, settings: Settings, now: float,
-        on_message: Callable[[Life, bytes], bool], on_exit: Callable[[Life], None],
+        on_message: Callable[[Life, bytes], bool], on_end: Callable[[Life], None], on_exit: Callable[[Life], None],
     ) -> None:  # fmt: skip
         self.generation = settings.generation
         self.why = ""
@@ -53,6 +58,7 @@ class Life:  # mutable: alive, then reaped
         """It has a context and its libraries, and waits to be told what to load."""
         self.in_hand: dict[int, Job] = {}
         """Once it is replaced: its tasks, which are settled when it is reaped."""
+        self.replaced = False
         self.spawned_s = now
         self.ended = False
         """It is reaped."""
@@ -65,7 +71,8 @@ class Life:  # mutable: alive, then reaped
         self._sockets: set[int] = set()
         self._on_message = on_message
         self._on_exit = on_exit
-        self.child = Child(reactor, settings, self._message)
+        self._on_end = on_end
+        self.child = Child(reactor, settings, self._message, self._deaf)
         reactor.add(self.child.pidfd, self._exited)
 
     def load(self, sources: tuple[ModelSource, ...]) -> None:
@@ -150,6 +157,14 @@ class Life:  # mutable: alive, then reaped
             if (job.resend and task_no != answered_no) or (not job.resend and task_no <= begun_no)
         ]
 
+    def give_up(self, desk: ExecutorDesk, settlement: Settlement) -> None:
+        """It answers nothing any more: whoever waits for what it had begun may know now, and the slots wait for its
+        end."""
+        begun_no, answered_no = self.child.page.begun_no, self.child.page.answered_no
+        for task_no, job in [*self.in_hand.items(), *(() if self.replaced else desk.in_hand.items())]:
+            if task_no <= begun_no and task_no != answered_no:
+                settlement.lost(job, self.why, answered=False, early=True)
+
     def unbegun(self) -> list[tuple[int, Job]]:
         """The tasks that it has not begun, by number."""
         begun_no = self.child.page.begun_no
@@ -160,6 +175,16 @@ class Life:  # mutable: alive, then reaped
             self._canary.answered(self._reactor.now())
             return False
         return self._on_message(self, message)
+
+    def _deaf(self) -> None:
+        # A process without a device is gone in no time, and its end says how.
+        self._reactor.call_later(ENDING_S, self._look_whether_it_ends)
+
+    def _look_whether_it_ends(self) -> None:
+        how = "" if self.ended else self.child.ending()
+        if how:
+            self.why = self.why or how
+            self._on_end(self)
 
     def _exited(self, _events: int) -> None:
         how = self.child.reap()

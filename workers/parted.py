@@ -1,7 +1,7 @@
 """The lives of an executor that its standby has replaced, until each is reaped and its tasks are settled.
 
-Until the kernel says that a process is gone, it may still write to the slots of its tasks: so whoever asked is told
-nothing before. Meanwhile the standby works. Read `workers/shell.py` for who replaces whom.
+Until the kernel says that a process is gone, it may still write to the slots of its tasks: they stay out of use until
+then. Meanwhile the standby works. Read `workers/shell.py` for who replaces whom.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Parted:  # mutable: lives come and go
             self.ended(life)
             return
         life.child.kill()
+        life.give_up(desk, self._settlement)
         if life.faulted:  # its own word: what it has not begun it will not begin, and need not wait for its end
             for task_no, job in life.unbegun():
                 del life.in_hand[task_no]
@@ -69,6 +70,7 @@ def _settle(life: Life, settlement: Settlement) -> None:
 
 def _take_all_back(desk: ExecutorDesk, life: Life) -> None:
     """The executor's tasks are this life's to settle, and its desk is empty."""
+    life.replaced = True
     for task_no in list(desk.in_hand):
         job = desk.take_back(task_no, monotonic())
         assert job is not None, "it was just listed"

@@ -20,15 +20,16 @@ from fabric.errors import (
     ResourceExhausted,
     StaleEpoch,
 )
-from fabric.frame import MAYBE_SECOND, ErrorFrame, Load, RequestFrame, decode_request, encode_error
-from workers.blame import blame, learn, may_run_alone, too_late
+from fabric.frame import ErrorFrame, Load, RequestFrame, decode_request, encode_error
+from workers.blame import learn, too_late
 from workers.dedupe import Dedupe, Finished
 from workers.desks import RESENDS_MAX, ModelQueue
 from workers.handover import DELIVERED, KEPT, RAN
 from workers.job import DEFAULT_LEVEL, Job, JobState, Waiter
+from workers.losses import Losses
 from workers.places import check_places
 from workers.sentinel import Suspects
-from workers.statistics import BACKEND, CANCELED, OTHER, REJECTED
+from workers.statistics import CANCELED, OTHER, REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,7 @@ class Reception:  # mutable: the node's requests
         self._executors_changed = executors_changed
         self.dedupe = Dedupe()
         self._suspects = Suspects()
+        self._losses = Losses(admission, self.dedupe, self._suspects, self._loss_frame, self._arm_expiry)
         self.sequence = 0
         self.executors = 0
         self._expiry: Timer | None = None
@@ -146,6 +148,9 @@ class Reception:  # mutable: the node's requests
 
     def done(self, job: Job, flags: int, spent: Spent, frame: bytes, holder: tuple[int, int]) -> None:
         """A task has its final frame: whoever waits for it and has it not yet gets it."""
+        if job.told:  # too late: its caller was told that it is lost
+            self._losses.released(job)
+            return
         if not flags & DELIVERED:
             job.asked.socket.send(frame)
         if not job.resend:
@@ -165,29 +170,12 @@ class Reception:  # mutable: the node's requests
         if self._admission.waiting:
             self._feed()
 
-    def lost(self, job: Job, why: str, *, answered: bool) -> None:
-        """A job's executor ended while it ran. An idempotent request may come again, until it is poison."""
-        if job.resend:
-            gone = ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
-            self._refuse(job, gone, MAYBE_SECOND)
-            return
-        blame(job, self._suspects)
-        if may_run_alone(job, answered=answered):
-            self._admission.put_back(job, alone=True)
-            self._arm_expiry()
-            return
-        self._admission.over(job)
-        job.model.tally.failed(BACKEND, monotonic() - job.arrived_s)
-        fate = Fate.RAN if answered else Fate.UNKNOWN
-        error = ExecutorLost(f"the executor that had the request {why}; send it again if that is safe", fate)
-        client = self.dedupe.clients[job.client_id]
-        if job.model.idempotent and not answered:
-            client.never_ran(job.request_no)
+    def lost(self, job: Job, why: str, *, answered: bool, early: bool = False) -> None:
+        """A job's executor ended while it ran; `early`: it will not answer, and is not gone yet."""
+        if early:
+            self._losses.early(job, why)
         else:
-            ended = Finished(self._error_frame(job.client_id, job.request_no, error), monotonic(), None)
-            client.ended(job.request_no, ended)
-        # It may have died between sending its answer and noting so: a caller that has one drops this.
-        self._refuse(job, error, MAYBE_SECOND, to_first=not answered)
+            self._losses.final(job, why, answered=answered)
 
     def came_back(self, job: Job) -> None:
         """A job that was never begun waits again, unless nobody does."""
@@ -263,10 +251,13 @@ class Reception:  # mutable: the node's requests
         self.dedupe.clients[job.client_id].never_ran(job.request_no)
         self._refuse(job, error)
 
-    def _refuse(self, job: Job, error: OverspillError, flags: int = 0, *, to_first: bool = True) -> None:
-        frame = self._error_frame(job.client_id, job.request_no, error, flags)
-        for waiter in (job.asked, *job.attached) if to_first else job.attached:
+    def _refuse(self, job: Job, error: OverspillError) -> None:
+        frame = self._error_frame(job.client_id, job.request_no, error)
+        for waiter in (job.asked, *job.attached):
             waiter.socket.send(frame)
+
+    def _loss_frame(self, job: Job, error: ExecutorLost, flags: int) -> bytes:
+        return self._error_frame(job.client_id, job.request_no, error, flags)
 
     def _error_frame(self, client_id: int, request_no: int, error: OverspillError, flags: int = 0) -> bytes:
         client = self.dedupe.clients.get(client_id)

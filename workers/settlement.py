@@ -19,8 +19,9 @@ class Settlement(Protocol):
     def done(self, job: Job, flags: int, spent: Spent, frame: bytes, holder: tuple[int, int]) -> None:
         """An executor has finished a task; `frame` is its final frame."""
 
-    def lost(self, job: Job, why: str, *, answered: bool) -> None:
-        """The executor ended while it ran this job; `answered` says that the tenant had the answer by then."""
+    def lost(self, job: Job, why: str, *, answered: bool, early: bool = False) -> None:
+        """The executor ended while it ran this job; `answered` says that the tenant had the answer by then. `early`: it
+        cannot answer any more, is not gone yet, and will be told of once more when it is."""
 
     def came_back(self, job: Job) -> None:
         """An executor ended before it began this job."""

@@ -46,18 +46,14 @@ class ExecutorShell:  # mutable: a process, then the next one
         self, reactor: Reactor, desk: ExecutorDesk, settings: Settings, models: Callable[[], tuple[ModelSource, ...]],
         settlement: Settlement, shelves: Shelves, seat: Seat = CPU_SEAT,
     ) -> None:  # fmt: skip
-        self.desk = desk
+        self.desk, self.seat = desk, seat
         self.name = f"executor {desk.number}"
-        self.seat = seat
         self.machine = ExecutorMachine(seat.quarantine_faults)
         self._reactor, self._settings = reactor, settings
-        self._models = models
-        self._settlement = settlement
-        self._shelves = shelves
+        self._models, self._settlement, self._shelves = models, settlement, shelves
         self._life: Life | None = None
         self._parted = Parted(settlement, seat, self.bar_device)
-        self._last_pid = 0
-        self._task_no = 0
+        self._last_pid = self._task_no = 0
         self._talk = ModelTalk(desk.number, self.machine, models, settlement, shelves, self.handle)
         self.pauses = Pauses(reactor, seat, self.name, self.machine, self.handle)
         ways = Ways(
@@ -138,8 +134,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         self.standby.look(now)
         if self._life is not None and self.machine.state is not ExecutorState.FENCING:
             ready = self.machine.state not in COMING
-            why = self._life.look(now, self.desk.in_hand, ready=ready, start_timeout_s=START_TIMEOUT_S)
-            if why:
+            if why := self._life.look(now, self.desk.in_hand, ready=ready, start_timeout_s=START_TIMEOUT_S):
                 self.stuck(why)
 
     def bar_device(self, why: str) -> None:
@@ -203,8 +198,13 @@ class ExecutorShell:  # mutable: a process, then the next one
         why = f"met CUDA error {code} ({self.seat.fault_name(code)}), which ends its context"
         if life is self._life and self.machine.state is not ExecutorState.FENCING:
             self.stuck(why)
-        else:
-            life.why = life.why or why
+        life.why = life.why or why
+        life.give_up(self.desk, self._settlement)
+
+    def _ending(self, life: Life) -> None:
+        if life is self._life and self.machine.state is ExecutorState.READY:
+            self.stuck(life.why)
+        life.give_up(self.desk, self._settlement)
 
     def _exited(self, life: Life) -> None:
         self._last_pid = life.child.pid
@@ -226,7 +226,7 @@ class ExecutorShell:  # mutable: a process, then the next one
     def _new_life(self, generation: int) -> Life | None:
         settings = replace(self._settings, generation=generation, device=self.seat.word)
         try:
-            return Life(self._reactor, settings, monotonic(), self._message, self._exited)
+            return Life(self._reactor, settings, monotonic(), self._message, self._ending, self._exited)
         except OSError as error:
             _log.warning("%s cannot be started and is tried again: %s", self.name, error.strerror)
             return None
@@ -249,6 +249,7 @@ class ExecutorShell:  # mutable: a process, then the next one
     def _kill(self) -> None:
         if self._life is not None:
             self._life.child.kill()
+            self._life.give_up(self.desk, self._settlement)
 
     def _fence(self) -> None:
         life, self._life = self._life, None

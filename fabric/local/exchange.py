@@ -136,7 +136,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         self.leased = False
 
 
-def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -> bytes:
+def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places, flags: int = 0) -> bytes:
     """The REQUEST of one attempt. Raises InvalidArgument when names and descriptors do not fit a frame."""
     client_id, request_no = call.id
     layout = call.body.layout
@@ -154,7 +154,7 @@ def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places) -
         call.attempt,
         call.model,
         layout.encoded,
-        STREAM if call.stream else 0,
+        STREAM | flags if call.stream else flags,
     )
 
 

@@ -15,7 +15,7 @@ from socket import MSG_DONTWAIT, MSG_NOSIGNAL
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge
-from fabric.frame import FRAME_BYTES_MAX, NO_SLOT, Kind, bare_frame, pack_request
+from fabric.frame import FRAME_BYTES_MAX, HOLDS, NO_SLOT, Kind, bare_frame, is_held, is_release, pack_request
 from fabric.local.exchange import (
     GROWTHS_MAX,
     Places,
@@ -54,7 +54,8 @@ LOST_FRAME_S: Final = 5.0
 
 class PooledSocket:  # mutable: carries one request after the other
     """One socket with its two small slots. `request` is the id that is out, None when there is none; `fault` says
-    what broke the connection, empty while it is whole; `spent`, that it may bring frames of an earlier request."""
+    what broke the connection, empty while it is whole; `spent`, that it may bring frames of an earlier request; `held`,
+    that the request is lost and the release of its slots is owed."""
 
     __slots__ = (
         "_given_up_s",
@@ -70,6 +71,7 @@ class PooledSocket:  # mutable: carries one request after the other
         "_small_bytes",
         "_small_reply_bytes",
         "fault",
+        "held",
         "places",
         "request",
         "sock",
@@ -82,6 +84,7 @@ class PooledSocket:  # mutable: carries one request after the other
         self.request: RequestId | None = None
         self.fault = ""
         self.spent = False
+        self.held = False
         self._given_up_s = 0.0
         self._quick = False
         self._late: Lease | None = None
@@ -131,7 +134,8 @@ class PooledSocket:  # mutable: carries one request after the other
         if self.request is not None:
             self._given_up_s = time.monotonic()
             self._late = self.places.leave_reply()
-            self.cancel(self.request)
+            if not self.held:
+                self.cancel(self.request)
         else:
             self.places.out = False
         self.places.give_up()
@@ -145,8 +149,8 @@ class PooledSocket:  # mutable: carries one request after the other
             if frame is None:
                 self._ask_whether_ended(self.request)
                 return False
-            if frame and is_second(frame, self.request):
-                return False
+            if frame and (self.held != is_release(frame) or is_second(frame, self.request)):
+                return False  # of a request that was lost its release alone is awaited, of another one no release
             if frame:
                 final = read_final(frame, self.request, self.places)
                 self.places.settle()
@@ -155,7 +159,7 @@ class PooledSocket:  # mutable: carries one request after the other
                 nbytes = self.places.capacity if self.spent else nbytes
                 late, self._late = self._late, None
                 unclaimed.keep(self.request.request_no, late, nbytes, time.monotonic())
-                self.request = None
+                self.request, self.held = None, False
                 return True
             self.fault = _GONE
         except (ProtocolError, OSError) as error:
@@ -166,7 +170,7 @@ class PooledSocket:  # mutable: carries one request after the other
         """A signal's handler may raise just after a final frame was read and before anybody noted it: none comes then.
         The node answers an id that it knows whatever comes with it, and never begins one that has no time and no model.
         Two frames may follow, so that the socket is spent."""
-        if self.spent or time.monotonic() - self._given_up_s < LOST_FRAME_S:
+        if self.held or self.spent or time.monotonic() - self._given_up_s < LOST_FRAME_S:
             return
         self.spent = True
         client_id, request_no = request
@@ -200,7 +204,8 @@ class PooledSocket:  # mutable: carries one request after the other
             if not isinstance(grown, OverspillError):
                 return grown
             final = grown
-        self.places.settle()
+        if not self.held:
+            self.places.settle()
         try:
             raise final
         finally:
@@ -212,6 +217,22 @@ class PooledSocket:  # mutable: carries one request after the other
         while not self._poll.poll(0) and time.monotonic() < end_s:
             os.sched_yield()
 
+    def _read(self, answer: bytes, request: RequestId) -> tuple[ReplyFrame, Layout] | OverspillError | None:
+        """The final frame of the request, None for one that belongs to an earlier one. Raises ProtocolError."""
+        if is_release(answer):
+            return None
+        try:
+            final = read_final(answer, request, self.places)
+        except ProtocolError as error:
+            if is_second(answer, request):
+                return None
+            self.fault = str(error)
+            raise
+        self.held = isinstance(final, OverspillError) and is_held(answer)
+        if not self.held:  # else somebody may still write to its slots, and the release is owed
+            self.request = None
+        return final
+
     def _ask(self, call: Call, deadline: Deadline, node_epoch: int) -> tuple[ReplyFrame, Layout] | OverspillError:
         """Sends the request and reads its final frame."""
         places = self.places
@@ -219,7 +240,7 @@ class PooledSocket:  # mutable: carries one request after the other
         budget_us = int((deadline.at_s - now) * 1e6)
         if budget_us <= 0:
             raise DeadlineExceeded("the time was over before the request was sent; give more time", Fate.NEVER_RAN)
-        frame = request_frame(call, node_epoch, budget_us, places)
+        frame = request_frame(call, node_epoch, budget_us, places, HOLDS)
         if places.leased:
             places.lend()
         else:
@@ -245,14 +266,8 @@ class PooledSocket:  # mutable: carries one request after the other
             if not answer:
                 self.fault = _GONE
                 raise NodeLost(_GONE)
-            try:
-                final = read_final(answer, call.id, places)
-            except ProtocolError as error:
-                if not is_second(answer, call.id):
-                    self.fault = str(error)
-                    raise
-            else:
-                self.request = None
+            final = self._read(answer, call.id)
+            if final is not None:
                 self._quick = time.monotonic() - now < SPIN_S
                 return final
             budget_us = deadline.remaining_us(time.monotonic())

@@ -4,7 +4,8 @@ A card is a folder `card-N`, and its UUID is FAKE-N. Who drills writes into it, 
 `xid` (a line with a number reports that Xid), `recovery` (a number: the action that the driver wants), `lost` (its
 presence makes every question of the watcher fail), `slow` (seconds that each wait for the card takes), `memory` (its
 bytes), `error` (a number: contexts answer that CUDA error from now on), `held` (a pid: its memory is never free again,
-until the file is removed), `model` (its name), `place` (its number among the cards, if
+until the file is removed), `teardown` (MiB that a context holds from then on and the kernel takes back when its process
+ends, as a driver does with a context: 128 take some 0.1 s), `model` (its name), `place` (its number among the cards, if
 not N). Below `pids` lie what processes hold. Beside the cards a file `visible` stands for CUDA_VISIBLE_DEVICES, and
 `xid` reports one of no named card.
 It computes nothing: models run on the processor. Read `workers/cuda/watcher.py` next.
@@ -81,6 +82,7 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
         if free < CONTEXT_BYTES:
             raise DeviceError(CODE_OUT_OF_MEMORY, "out of memory", "making a context")
         self._hold()
+        self._burden = _burden(self._folder)
 
     def pin(self, address: int, nbytes: int) -> None:
         """See `Device`."""
@@ -209,6 +211,18 @@ def _model(folder: Path) -> str:
     with suppress(FileNotFoundError):
         return (folder / "model").read_text().strip()
     return MODEL
+
+
+def _burden(folder: Path) -> int:
+    """The descriptor of memory that keeps a process from ending at once; -1 for none."""
+    try:
+        mebibytes = int((folder / "teardown").read_text())
+    except (FileNotFoundError, ValueError):
+        return -1
+    fd = os.memfd_create("overspill-fake-context", os.MFD_CLOEXEC)
+    for _ in range(mebibytes):
+        os.write(fd, bytes(1 << 20))
+    return fd
 
 
 def _whole_bytes(folder: Path) -> int:
