@@ -27,7 +27,7 @@ from examples.dispatch.etr.reference import etr_forward
 from examples.dispatch.route_plan.gpu.bench import solve_on_cores
 from fabric.errors import MissingDependency
 from overspill import Router
-from overspill.demo.work import _etr_inputs
+from overspill.demo.work import delivery_inputs
 from tests.integration.bad_node import NodeProcess
 from workers.cuda.nvml import Nvml
 from workers.device import OverseerError
@@ -86,7 +86,7 @@ def drive(router: Router, shards: Iterable[Shard], kept: dict[int, tuple[Arrays,
                 except IndexError:
                     return
                 with router.infer("route_plan", shard.tensors(), timeout_s=60.0) as planned:
-                    inputs = _etr_inputs(shard, planned)
+                    inputs = delivery_inputs(shard, planned)
                     given = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
                     with router.infer("etr", given, timeout_s=60.0) as times:
                         if kept is not None:
@@ -166,7 +166,7 @@ def test_a_round_end_to_end(tmp_path: Path, whole: Round, report: Report) -> Non
     weights, apart = read_weights(BASE, shipped("etr")), 0.0
     for shard in shards[-CHECKED_SHARDS:]:
         planned, times = kept[shard.number]
-        reference = etr_forward(weights, _etr_inputs(shard, planned))
+        reference = etr_forward(weights, delivery_inputs(shard, planned))
         apart = max(apart, float(np.abs(times["m"] - reference).max()))
     figures["etr_apart_max_min"] = round(apart, 4)
     report.add("round", **figures)
