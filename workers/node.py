@@ -38,7 +38,7 @@ from workers.ports import Ports
 from workers.presence import Presence
 from workers.reception import Reception
 from workers.repository import read_repository
-from workers.runtime import SOCKET, make_folder, remove_folder
+from workers.runtime import SOCKET, make_folder
 from workers.shell import ExecutorShell
 from workers.standing import Condition, readiness
 
@@ -69,9 +69,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._failure: OverspillError | None = None
         self._published: Instance | None = None
         self._presence = Presence(config.registry) if config.registry else None
-        self._folder = (
-            Path(config.runtime_dir) if config.runtime_dir else make_folder(f"{config.registry} {self._node_id}")
-        )
+        self._own_folder = None if config.runtime_dir else make_folder(f"{config.registry} {self._node_id}")
+        self._folder = Path(config.runtime_dir) if self._own_folder is None else self._own_folder.path
         self._socket_path = str(self._folder / SOCKET)
         self._cards = NodeCards(self._reactor, config, self._folder)
         desks = tuple(ExecutorDesk(number) for number in range(len(self._cards.seats)))
@@ -277,8 +276,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._page.close()
         self._cards.close()
         self._reactor.close()
-        if not self._config.runtime_dir:
-            remove_folder(self._folder)
+        if self._own_folder is not None:
+            self._own_folder.remove()
 
 
 def run_node(config: NodeConfig) -> int:

@@ -1,7 +1,8 @@
 """The private folder of a node's local socket: made at its start, removed at its end.
 
 It lies under $XDG_RUNTIME_DIR, or the folder for temporary files, and is its owner's alone. A folder is swept only when
-its lock can be had, which proves that no process listens there. Read `fabric/local/address.py` for that lock.
+both locks can be had: its own, which a node holds from before it looks inside, and its socket's, which proves that no
+process listens there. Read `fabric/local/address.py` for that one.
 """
 
 from __future__ import annotations
@@ -11,47 +12,82 @@ import hashlib
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from fabric.errors import ConfigError
 
 PREFIX = "overspill-"
 SOCKET = "node.sock"
+_RACES_MAX, _RACE_S = 50, 0.02
+"""A sweep takes milliseconds, and each node that starts sweeps once."""
 
 
-def make_folder(identity: str) -> Path:
+class OwnFolder:  # mutable: held, then let go
+    """A node's folder. While it is held nobody sweeps it, also before the node listens there."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def remove(self) -> None:
+        """Lets go of the folder, and removes it if nothing is left in it."""
+        with suppress(OSError):
+            self.path.rmdir()
+        os.close(self._fd)
+
+
+def make_folder(identity: str) -> OwnFolder:
     """Makes the folder of the node that `identity` names (its registry and id, so that two systems on one host do not
     meet), and sweeps those of dead nodes. Raises ConfigError when it cannot be had."""
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     # A hash, because the path of a Unix socket is short and an id may be long.
     folder = base / (PREFIX + hashlib.sha256(identity.encode()).hexdigest()[:12])
     sweep(base)
+    for _ in range(_RACES_MAX):
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+        except OSError as error:
+            raise ConfigError(
+                f"{folder} cannot be made ({error.strerror}); set runtime_dir to a folder of yours"
+            ) from None
+        if found.st_uid != os.getuid() or found.st_mode & 0o077 or not folder.is_dir() or folder.is_symlink():
+            raise ConfigError(f"{folder} is not this user's alone; remove it, or set runtime_dir to a folder of yours")
+        fd = _held(folder)
+        if fd >= 0:
+            return OwnFolder(folder, fd)
+        time.sleep(_RACE_S)  # another node that starts just now is sweeping what an earlier life of ours left
+    raise ConfigError(f"other processes keep locking {folder}; stop them, or set runtime_dir to a folder of yours")
+
+
+def _held(folder: Path) -> int:
+    """A descriptor with a shared lock on the folder: several nodes that want it may hold it, and their sockets' lock
+    chooses. -1 where a sweep was quicker."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be made ({error.strerror}); set runtime_dir to a folder of yours") from None
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not folder.is_dir() or folder.is_symlink():
-        raise ConfigError(f"{folder} is not this user's alone; remove it, or set runtime_dir to a folder of yours")
-    return folder
-
-
-def remove_folder(folder: Path) -> None:
-    """Removes the folder if nothing is left in it."""
-    with suppress(OSError):
-        folder.rmdir()
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        named, ours = folder.stat(), os.fstat(fd)
+        if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino):
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return -1
 
 
 def sweep(base: Path) -> None:
     """Removes the folders of nodes that were killed."""
     for lock in base.glob(f"{PREFIX}*/{SOCKET}.lock"):
-        with suppress(OSError):
+        with suppress(OSError), ExitStack() as opened:
             if lock.parent.lstat().st_uid != os.getuid():
                 continue
-            fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
+            for path, kind in ((lock.parent, os.O_RDONLY | os.O_DIRECTORY), (lock, os.O_RDWR)):
+                fd = os.open(path, kind | os.O_CLOEXEC | os.O_NOFOLLOW)
+                opened.callback(os.close, fd)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.parent)
-            finally:
-                os.close(fd)
+            shutil.rmtree(lock.parent)
