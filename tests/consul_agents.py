@@ -25,7 +25,7 @@ from discovery.instance import Insert, Remove
 from tests.consul_binary import find
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.contract.test_watch import Told
@@ -161,6 +161,25 @@ class Agent:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGCONT)
         self.kill()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent that the tests of a file may stop for a while, but leave running."""
+    binary()
+    with Agent(tmp_path_factory.mktemp("consul"), "alone") as running:
+        running.wait_leader()
+        yield running
+
+
+@pytest.fixture
+def agent(shared: Agent) -> Iterator[Agent]:
+    """The agent, with nobody in it at the end."""
+    shared.wait_leader()
+    yield shared
+    with suppress(OSError):
+        for service in shared.ask("GET", "/v1/agent/services"):
+            shared.ask("PUT", f"/v1/agent/service/deregister/{service}")
 
 
 class Fleet:

@@ -82,11 +82,11 @@ def test_whoever_watches_is_told_though_nothing_is_out(own_client: Client) -> No
     channel, caller, told = own_client.channel, own_client.caller, threading.Event()
     caller.watch(channel, told.set)
     own_client.world.kill()
-    assert told.wait(20.0)
+    assert told.wait(60.0)
     channel.abort("its peer is dead")
     late = threading.Event()
     caller.watch(channel, late.set)
-    assert late.wait(20.0)
+    assert late.wait(60.0)
 
 
 def test_abort_wakes_everybody_and_says_why(world: World, caller: Caller, pool: Bytes) -> None:

@@ -17,7 +17,7 @@ from discovery.agent.registry import ConsulRegistry
 from discovery.consul import ConsulClient
 from discovery.instance import Insert, Readiness
 from fabric.errors import RegistryUnavailable
-from tests.consul_agents import FAST, Agent, binary, inserted, removed, wait_until, with_times
+from tests.consul_agents import FAST, Agent, agent, binary, inserted, removed, shared, wait_until, with_times
 from tests.consul_network import Switch
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
@@ -27,30 +27,12 @@ if TYPE_CHECKING:
 
     from discovery.instance import Change
 
+__all__ = ["agent", "shared"]
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 20.0
 """For what takes a second or two: the machine may be busy."""
 CONNECTIONS_MAX = 200
 """An agent's own default of connections from one address (http_max_conns_per_client)."""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent that the tests here may stop for a while, but leave running."""
-    binary()
-    with Agent(tmp_path_factory.mktemp("consul"), "alone") as agent:
-        agent.wait_leader()
-        yield agent
-
-
-@pytest.fixture
-def agent(shared: Agent) -> Iterator[Agent]:
-    """The agent, with nobody in it at the end."""
-    shared.wait_leader()
-    yield shared
-    with suppress(OSError):
-        for service in shared.ask("GET", "/v1/agent/services"):
-            shared.ask("PUT", f"/v1/agent/service/deregister/{service}")
 
 
 @pytest.fixture

@@ -5,50 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from discovery.agent.diagnosis import TTL_CHECKS_MAX
 from discovery.agent.meta import check_id, meta_of, service_id
 from discovery.agent.registry import ConsulRegistry
 from discovery.instance import Insert, Readiness
 from overspill.doctoring import registry_findings
-from tests.consul_agents import Agent, binary, inserted, removed, wait_until, with_times
+from tests.consul_agents import Agent, agent, inserted, removed, shared, wait_until, with_times
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from discovery.agent.url import ConsulSettings
     from discovery.instance import Instance
 
+__all__ = ["agent", "shared"]
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 20.0
 """For what takes a second or two: the machine may be busy."""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent that the tests here may stop for a while, but leave running."""
-    binary()
-    with Agent(tmp_path_factory.mktemp("consul"), "alone") as agent:
-        agent.wait_leader()
-        yield agent
-
-
-@pytest.fixture
-def agent(shared: Agent) -> Iterator[Agent]:
-    """The agent, with nobody in it at the end."""
-    shared.wait_leader()
-    yield shared
-    with suppress(OSError):
-        for service in shared.ask("GET", "/v1/agent/services"):
-            shared.ask("PUT", f"/v1/agent/service/deregister/{service}")
 
 
 NODE = """

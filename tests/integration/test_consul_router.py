@@ -20,11 +20,13 @@ from discovery.registry import open_registry
 from fabric.errors import OverspillError
 from router import Router
 from tests.consul_agents import Agent, Fleet, binary, wait_until
+from tests.consul_agents import shared as agent
 from tests.integration.router_nodes import Nodes, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+__all__ = ["agent"]
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 40.0
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -70,14 +72,6 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    binary()
-    with Agent(tmp_path_factory.mktemp("consul"), "alone") as running:
-        running.wait_leader()
-        yield running
 
 
 @pytest.mark.parametrize("outage_s", [4.0, pytest.param(60.0, marks=pytest.mark.long)])

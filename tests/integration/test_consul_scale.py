@@ -18,6 +18,7 @@ from discovery.instance import Remove
 from fabric.errors import OverspillError
 from router.table import Dial
 from tests.consul_agents import Agent, binary, inserted, wait_until, with_times
+from tests.consul_agents import shared as agent
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
 from tests.unit.router.fleet import Fleet as RouterFleet
@@ -29,16 +30,9 @@ if TYPE_CHECKING:
 
     from discovery.instance import Change
 
+__all__ = ["agent"]
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    binary()
-    with Agent(tmp_path_factory.mktemp("consul"), "alone") as running:
-        running.wait_leader()
-        yield running
 
 
 @pytest.mark.parametrize(
