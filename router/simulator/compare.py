@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from random import Random
 from typing import TYPE_CHECKING
@@ -48,7 +49,9 @@ def simulate(world: Workload, policy: str, seed: int, tell: Callable[[float], No
     done. Raises ConfigError for an unknown policy."""
     entry = _entry(policy)
     shared = Shared(OnTheWay(len(world.speeds)))
-    run = World(world, draw(world, seed), entry.snapshot_s, lambda nodes: _policies(world, seed, entry, shared, nodes))
+    trace = draw(world, seed)
+    policies = partial(_policies, world, seed, entry, shared)
+    run = World(world, trace, entry.snapshot_s, policies, entry.in_time_ms)
     run.run(tell)
     return run
 

@@ -53,13 +53,14 @@ def test_a_node_that_nobody_tried_is_tried_and_left_if_it_is_worse() -> None:
     assert 0.0 < found["new"] < 0.01
 
 
-def test_a_node_that_turns_ten_times_slower_loses_its_share_within_twenty_requests() -> None:
+@pytest.mark.parametrize("callers", [1, 6], ids=["no queue tells it", "in a crowd"])
+def test_a_node_that_turns_ten_times_slower_loses_its_share_within_twenty_requests(callers: int) -> None:
     town = Town(a=Node(5 * MS, MS, 1), b=Node(5 * MS, MS, 1), c=Node(5 * MS, MS, 1))
-    town.run(6, 300)
+    town.run(callers, 300)
     town.nodes["a"].service_s = 50 * MS
-    town.run(6, 20)
+    town.run(callers, 20)
     fair = (1 / 50) / (1 / 50 + 1 / 5 + 1 / 5)
-    assert shares(town.run(6, 400)).get("a", 0.0) < 2 * fair
+    assert shares(town.run(callers, 400)).get("a", 0.0) < 2 * fair
 
 
 def test_a_node_that_was_ten_times_slower_and_is_not_any_more_has_its_share_again_soon() -> None:

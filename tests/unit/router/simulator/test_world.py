@@ -135,3 +135,23 @@ def test_a_comparison_is_told_as_a_table_and_as_a_page_that_loads_nothing() -> N
     assert "1.00" in text
     assert "<svg" in page
     assert "http" not in page
+
+
+def test_a_worker_that_chooses_begins_first_what_can_be_in_time() -> None:
+    world = replace(W_GPU, speeds=(1.0,), demand=(1.0,))
+    orders = {}
+    for in_time_ms in (0.0, 50.0):
+        node = Node(0, world, (), in_time_ms)
+        for number, units in enumerate((10.0, 60.0, 5.0)):
+            node.take(task_of(number, units), 0.0)
+        begun, now = [], 0.0
+        while (ends_s := node.begin(now)) is not None:
+            begun.append(node.running[0].number)
+            now = ends_s
+            node.end(now)
+        orders[in_time_ms] = begun
+    assert orders == {0.0: [0, 1, 2], 50.0: [0, 2, 1]}
+
+
+def task_of(number: int, work_ms: float) -> Task:
+    return Task(number, 0, 0.0, work_ms, work_ms)
