@@ -76,44 +76,22 @@ def counts(client: Any, model: str) -> tuple[int, int]:
     return found.execution_count, found.inference_stats.fail.count
 
 
-def test_two_models_as_one(tmp_path: Path) -> None:
-    write_chain(tmp_path / "models")
-    registry = f"dir:{tmp_path}/registry"
-    with running_front(tmp_path, tmp_path / "models", "--registry", registry) as front:
-        with grpc_client(front.grpc) as client:
-            result = client.infer("chain", asked(3, 1, 2))
-            assert result.as_numpy("way").tolist() == [1, 2, 3]
-            assert result.as_numpy("eta").tolist() == [0.5, 1.5, 3.0]
-            assert result.as_numpy("unit").tolist() == [b"min"]
-            assert client.get_model_metadata("chain").platform == "ensemble"
-            told = client.get_model_config("chain").config
-            assert [step.model_name for step in told.ensemble_scheduling.step] == ["plan", "time"]
-            assert dict(told.ensemble_scheduling.step[1].input_map) == {"x": "way", "speed": "speed"}
-            for large in (90, 60, 90):  # what goes between the steps has room for each, and none sees another's
-                way = client.infer("chain", asked(*range(large, 0, -1))).as_numpy("way")
-                assert way.tolist() == list(range(1, large + 1))
-            assert code(lambda: client.infer("chain", asked(-1))) == "INVALID_ARGUMENT"
-            assert code(lambda: client.infer("chain", asked(*range(200)))) == "INTERNAL"
-            # Each step counts as a run of its own model; what failed in the first never reached the second.
-            wait_until(lambda: counts(client, "plan") == (4, 2))
-            assert counts(client, "time") == (4, 0)
-            assert counts(client, "chain") == (4, 2)
-        inputs = {"orders": np.array([5, 4], np.int32), "speed": SPEED}
-        with Router.connect(registry) as router, router.infer("chain", inputs, timeout_s=20.0) as reply:
-            assert reply["way"].tolist() == [4, 5]
-            assert reply["unit"].tolist() == [b"min"]
-
-
-def test_steps_come_and_go_only_so_that_the_ensemble_can_run(tmp_path: Path) -> None:
-    models = tmp_path / "models"
+def test_two_models_as_one_that_come_and_go_only_so_that_it_can_run(tmp_path: Path) -> None:
+    models, registry = tmp_path / "models", f"dir:{tmp_path}/registry"
     write_chain(models)
-    words = ("--model-control", "explicit", "--load-model", "plan", "--devices", "cpu:2")
-    with running_front(tmp_path, models, *words) as front:
+    words = ("--model-control", "explicit", "--load-model", "plan", "--registry", registry)
+    with running_front(tmp_path, models, *words) as front, grpc_client(front.grpc) as client:
         control = NodeControl(control_path(front.node.path))
         with pytest.raises(ModelBroken, match="step 'time' is not loaded here; load that first"):
             control.load("chain")
         control.load("time")
         control.load("chain")
+        wait_until(lambda: client.is_model_ready("chain"))
+        infer_chain(client)
+        inputs = {"orders": np.array([5, 4], np.int32), "speed": SPEED}
+        with Router.connect(registry) as router, router.infer("chain", inputs, timeout_s=20.0) as reply:
+            assert reply["way"].tolist() == [4, 5]
+            assert reply["unit"].tolist() == [b"min"]
         with pytest.raises(Unavailable, match="'plan' is a step of ensemble 'chain'; unload that first"):
             control.unload("plan")
         (models / "time" / "config.pbtxt").write_text(TIMES.replace("TYPE_INT32", "TYPE_INT64"))
@@ -121,11 +99,30 @@ def test_steps_come_and_go_only_so_that_the_ensemble_can_run(tmp_path: Path) -> 
             control.load("time")
         (models / "time" / "config.pbtxt").write_text(TIMES)
         (models / "time" / "1" / "model.py").write_text(TIME.replace('inputs["x"] *', 'inputs["x"] * 2 *'))
-        control.load("time")
-        with grpc_client(front.grpc) as client:  # a step that was loaded anew is the one that runs
-            wait_until(lambda: client.is_model_ready("chain"))
-            assert client.infer("chain", asked(1, 2)).as_numpy("eta").tolist() == [1.0, 3.0]
+        control.load("time")  # a step that was loaded anew is the one that runs
+        assert client.infer("chain", asked(1, 2)).as_numpy("eta").tolist() == [1.0, 3.0]
         control.unload("chain")
         control.unload("plan")
         states = {each.name: each.state for each in control.index()}
         assert states == {"chain": UNAVAILABLE, "plan": UNAVAILABLE, "time": READY}
+
+
+def infer_chain(client: Any) -> None:
+    """Answers, errors and counts of the two as one."""
+    result = client.infer("chain", asked(3, 1, 2))
+    assert result.as_numpy("way").tolist() == [1, 2, 3]
+    assert result.as_numpy("eta").tolist() == [0.5, 1.5, 3.0]
+    assert result.as_numpy("unit").tolist() == [b"min"]
+    assert client.get_model_metadata("chain").platform == "ensemble"
+    told = client.get_model_config("chain").config
+    assert [step.model_name for step in told.ensemble_scheduling.step] == ["plan", "time"]
+    assert dict(told.ensemble_scheduling.step[1].input_map) == {"x": "way", "speed": "speed"}
+    for large in (90, 60, 90):  # what goes between the steps has room for each, and none sees another's
+        way = client.infer("chain", asked(*range(large, 0, -1))).as_numpy("way")
+        assert way.tolist() == list(range(1, large + 1))
+    assert code(lambda: client.infer("chain", asked(-1))) == "INVALID_ARGUMENT"
+    assert code(lambda: client.infer("chain", asked(*range(200)))) == "INTERNAL"
+    # Each step counts as a run of its own model; what failed in the first never reached the second.
+    wait_until(lambda: counts(client, "plan") == (4, 2))
+    assert counts(client, "time") == (4, 0)
+    assert counts(client, "chain") == (4, 2)
