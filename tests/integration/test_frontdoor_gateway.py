@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -22,10 +24,10 @@ from tritonclient.utils import InferenceServerException, shared_memory
 from tests.integration.frontdoors import ECHO, ROUGH, SLEEP, config, grpc_client
 from tests.integration.nodes import IDEMPOTENT, ROOT, RunningNode, running_node, wait_until, write_model
 from tests.integration.rpc_certificates import Authority
+from workers.runtime import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,28 @@ def test_nodes_that_hang_are_not_ready_and_are_ready_when_they_go_on(tmp_path: P
             os.kill(gateway.nodes[0].process.pid, signal.SIGCONT)
         wait_until(client.is_server_ready)
         assert client.infer("echo_FP32", [x]).as_numpy("y").tolist() == [1, 1]
+
+
+@pytest.mark.long
+def test_a_node_that_is_killed_while_nobody_asks_is_not_ready_soon(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Over rpc, and by a list that never tells: the gateway's link knows it by itself."""
+    models = tmp_path / "models"
+    write_model(models, "echo_FP32", ECHO, config({"x": "-1"}, {"y": "-1"}, "FP32"))
+    with running_node(tmp_path, models, "--wires", "rpc", "--listen", "127.0.0.1:0") as node:
+        found = re.search(r"127\.0\.0\.1:(\d+)", node.log.read_text())
+        assert found is not None
+        with gateway_process(f"static:127.0.0.1:{found[1]}") as (_, address, _), grpc_client(address) as client:
+            wait_until(client.is_server_ready)
+            time.sleep(2.0)
+            began = time.monotonic()
+            node.process.kill()
+            wait_until(lambda: not client.is_server_ready())
+            took_s = time.monotonic() - began
+    record_property("told as not ready after, ms", f"{took_s * 1e3:.0f}")
+    sweep(Path(os.environ["XDG_RUNTIME_DIR"]))  # what the killed node left
+    assert took_s < 1.5, "its link knows within milliseconds, and it looks there twice a second"
 
 
 def test_a_gateway_over_a_fixed_list_has_what_its_nodes_have(tmp_path: Path) -> None:

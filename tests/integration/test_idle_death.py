@@ -193,6 +193,20 @@ def test_a_session_that_was_evicted_gets_another_line(node: EchoNode, monkeypatc
         assert channel.alive
 
 
+def test_an_idle_lane_that_was_cut_costs_nothing(node: EchoNode) -> None:
+    """Each call finds a lane that was cut since the last one."""
+    with serving(node, RpcServerConfig()) as (served, port), channel_to(port) as channel:
+        doubts = Doubts(channel)
+        for number, size in enumerate((64, 300_000, 64, 300_000), 1):
+            call = request(number, size)
+            assert got(channel.call(call, soon())) == wanted(call)
+            assert node.runs[call.id] == 1
+            for peer in served._peers._by_session.values():
+                for lane in tuple(peer.lanes):
+                    lane.wake()
+        assert (channel.alive, doubts.count) == (True, 0)
+
+
 def test_the_memory_of_a_caller_that_died_is_free_soon(node: EchoNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said no BYE: the end of its line is what tells. One that is heard of again keeps everything."""
     monkeypatch.setattr(server, "SWEEP_S", 0.1)
