@@ -63,20 +63,22 @@ def split(node: WaitingNode, model: str, cards: tuple[int, ...], ideal_s: float)
     return placed_s / ideal_s, makespan_s(node.router, lines, 3) / ideal_s
 
 
-def test_uneven_shards_over_unlike_cards_end_near_the_ideal_split(node: WaitingNode) -> None:
-    """Within 1.8 of the ideal in one of some tries: other tests take the processor away meanwhile."""
+@pytest.mark.parametrize(
+    ("model", "cards", "ideal_s", "most"),
+    [
+        ("round", (0, 1, 2, 3), 0.3, 1.8),
+        pytest.param("round", (0, 1, 2, 3), 1.5, 1.15, marks=pytest.mark.long),
+        pytest.param("pair", (1, 2), 1.5, 1.15, marks=pytest.mark.long),
+    ],
+)
+def test_uneven_shards_over_unlike_cards_end_near_the_ideal_split(
+    node: WaitingNode, model: str, cards: tuple[int, ...], ideal_s: float, most: float
+) -> None:
+    """In one of some tries: other tests take the processor away meanwhile."""
     seen: list[tuple[float, float]] = []
-    while len(seen) < TRIES and not any(placed <= 1.8 and placed < 0.8 * dealt for placed, dealt in seen):
-        seen.append(split(node, "round", (0, 1, 2, 3), 0.3))
-    assert any(placed <= 1.8 and placed < 0.8 * dealt for placed, dealt in seen), seen
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("model", "cards"), [("pair", (1, 2)), ("round", (0, 1, 2, 3))])
-def test_uneven_shards_take_no_longer_than_the_goal(node: WaitingNode, model: str, cards: tuple[int, ...]) -> None:
-    placed, dealt = split(node, model, cards, 1.5)
-    assert placed <= 1.15
-    assert placed < 0.8 * dealt
+    while len(seen) < TRIES and not any(placed <= most and placed < 0.8 * dealt for placed, dealt in seen):
+        seen.append(split(node, model, cards, ideal_s))
+    assert any(placed <= most and placed < 0.8 * dealt for placed, dealt in seen), seen
 
 
 def rate(node: WaitingNode, model: str, callers: int, during_s: float) -> float:
