@@ -32,17 +32,19 @@ if TYPE_CHECKING:
 MODEL = "route_plan"
 MODEL_FOLDER = Path(__file__).parents[2] / "examples" / "dispatch" / "models" / MODEL
 TRIES = 3
-PROCESSES_A_CARD, THREADS = 2, 4
+THREADS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The word of each card for `--devices`, the numbers of cards to measure, and how many rounds are planned at the
-    same time where throughput is measured."""
+    """The word of each card for `--devices`, the numbers of cards to measure, how many rounds are planned at the same
+    time where throughput is measured, and by how many processes of callers for each card: one brought 230 shards a
+    second to an H200, whatever stood behind it."""
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
     rounds: int = 16
+    processes: int = 4
 
 
 class Fleet:  # mutable: owns nodes
@@ -92,7 +94,7 @@ def measure(folder: Path, plan: Plan, whole: Round) -> dict[str, Any]:
             fleet.start(f"card{at}", (word,))
         for count in plan.counts:
             fleet.start(f"cards{count}", plan.words[:count])
-        callers = Callers(folder, [shard.tensors() for shard in shards], PROCESSES_A_CARD * largest, THREADS)
+        callers = Callers(folder, [shard.tensors() for shard in shards], plan.processes * largest, THREADS)
         stack.callback(callers.close)
         for node in fleet.nodes.values():
             node.wait_ready()
@@ -139,7 +141,7 @@ def main() -> None:
     given = parser.parse_args()
     whole = city_round(CityPlan(orders=given.orders, riders=4 * given.orders))
     with tempfile.TemporaryDirectory(prefix="osp-hw-") as folder:
-        plan = Plan(("fake",) * given.fake, (given.fake,), given.rounds)
+        plan = Plan(("fake",) * given.fake, (given.fake,), given.rounds, processes=1)
         sys.stdout.write(json.dumps(measure(Path(folder), plan, whole), indent=1) + "\n")
 
 

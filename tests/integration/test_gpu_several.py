@@ -245,6 +245,6 @@ def test_the_faults_for_real_cards_find_nothing_wrong_on_fake_ones() -> None:
 
 @pytest.mark.long
 def test_the_round_for_real_cards_runs_on_fake_ones(tmp_path: Path) -> None:
-    plan = several.Plan(("fake", "fake"), (2,), 2)
+    plan = several.Plan(("fake", "fake"), (2,), rounds=2, processes=1)
     found = several.measure(tmp_path, plan, city_round(CityPlan(orders=60, riders=240)))
     assert found["cards_2"]["throughput"] > 0  # two processors' worth at most: nothing is claimed from it
