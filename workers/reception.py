@@ -230,13 +230,17 @@ class Reception:  # mutable: the node's requests
             asked.socket.send(known.frame)
         else:
             check_places(request, asked.tenant.arena.nbytes)
+            model = self._admission.models.get(request.model, _RESENDS)  # whose limits count for a stream's next answer
             by_s = _deadline_s(request, monotonic())
-            self._send_again(request.client_id, request.request_no, asked, known.holder, by_s)
+            self._send_again(request.client_id, request.request_no, asked, known.holder, by_s, model)
 
-    def _send_again(self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int], by_s: float) -> None:
+    def _send_again(
+        self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int], by_s: float,
+        model: ModelQueue = _RESENDS,
+    ) -> None:  # fmt: skip
         shell, now, client = self.crew.shells[holder[0]], monotonic(), self.dedupe.clients[client_id]
         client.asked_again(request_no, now)
-        job = Job(_RESENDS, client_id, request_no, asked, now, max(now, by_s), 0, 0)
+        job = Job(model, client_id, request_no, asked, now, max(now, by_s), 0, 0)
         job.resend, job.accepted = True, client.accepted
         if shell.holder != holder or not shell.desk.open:
             self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
