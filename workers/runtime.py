@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -47,13 +48,18 @@ def make_folder(identity: str) -> OwnFolder:
     sweep(base)
     for _ in range(_RACES_MAX):
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
             found = folder.lstat()
+        except FileNotFoundError:
+            if base.is_dir():
+                continue  # it was swept between the two
+            raise ConfigError(f"{base} is not there; make it, or set runtime_dir to a folder of yours") from None
         except OSError as error:
             raise ConfigError(
                 f"{folder} cannot be made ({error.strerror}); set runtime_dir to a folder of yours"
             ) from None
-        if found.st_uid != os.getuid() or found.st_mode & 0o077 or not folder.is_dir() or folder.is_symlink():
+        if found.st_uid != os.getuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
             raise ConfigError(f"{folder} is not this user's alone; remove it, or set runtime_dir to a folder of yours")
         fd = _held(folder)
         if fd >= 0:
@@ -69,15 +75,18 @@ def _held(folder: Path) -> int:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return -1
-    try:
+    with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        named, ours = folder.stat(), os.fstat(fd)
-        if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino):
+        if _names(folder, fd):
             return fd
-    except OSError:
-        pass
     os.close(fd)
     return -1
+
+
+def _names(path: Path, fd: int) -> bool:
+    """Whether the path still leads to what was opened: another process may have swept it, and made it anew."""
+    named, ours = path.lstat(), os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 def sweep(base: Path) -> None:
@@ -90,4 +99,7 @@ def sweep(base: Path) -> None:
                 fd = os.open(path, kind | os.O_CLOEXEC | os.O_NOFOLLOW)
                 opened.callback(os.close, fd)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent)
+                if not _names(path, fd):
+                    break
+            else:
+                shutil.rmtree(lock.parent)
