@@ -42,11 +42,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="send the round to the nodes that --registry lists, which serve the demo's models; start and kill none",
     )
+    parser.add_argument(
+        "--lab",
+        action="store_true",
+        help="a round over rdma: nodes in two soft-RoCE guests, the link cut and healed, a guest killed on the way",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the demo. Raises OverspillError when it cannot be set up."""
+    from overspill.demo.lab import show_in_lab
     from overspill.demo.show import DemoOptions, show
 
     missing = " ".join(name for name in NEEDED if find_spec(name) is None)
@@ -59,5 +65,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--attach needs the registry of the nodes that run already; say --registry URL")
     report = args.report or Path("report.html")
     faults = not args.no_faults
+    if args.lab:
+        if args.attach or args.registry or args.data or args.matrix:
+            raise ConfigError("--lab brings nodes, registry and round of its own; leave the other options out")
+        return show_in_lab(args.seed, report, faults=faults)
     where = (args.registry or "", args.data, args.seed, report, args.limit_s)
     return show(DemoOptions(*where, faults=faults, matrix=args.matrix, attach=args.attach))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from fabric.errors import ConfigError
 from fabric.rdma.facts import read_host
 from overspill.cli import main
+from overspill.demo.lab import show_in_lab
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +62,14 @@ def test_wires_that_cannot_be_had_are_told_at_once(
     told_all = capsys.readouterr().err
     assert told in told_all
     assert told_all.count("\n") == 1
+
+
+def test_the_lab_brings_its_own_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--lab", "--attach", "--registry", "dir:/nowhere"]) == 2
+    assert "leave the other options out" in capsys.readouterr().err
+
+
+def test_the_lab_is_part_of_the_checkout(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="run `make demo ARGS=--lab` in a checkout"):
+        show_in_lab(1, tmp_path / "report.html", faults=True, checkout=tmp_path)
+    assert list(tmp_path.iterdir()) == []
