@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from router.policies.base import Quiet
 from router.policies.c3 import C3
 from router.policies.oracle import Clairvoyant, Greedy, OnTheWay
 from router.policies.plain import LeastLoaded, PeakEwma, PickTwo, Random, RoundRobin, Weighted
@@ -19,14 +20,12 @@ from router.policies.prequal import Prequal
 from router.policies.priced import Priced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from router.policies.base import Policy, Setting
+    from router.policies.base import Policy, Report, Setting, Task
 
 READS = 5
 """Load reads of one request, at most, where the workload does not say otherwise."""
-IN_TIME_MS = 90.0
-"""What is in time, where workers choose: four and a half usual requests (docs/decisions compares other figures)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,14 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One policy. `snapshot_s`: how often it is shown all workers; 0 for never. `in_time_ms`: workers begin first what
-    they can answer within so much of its arrival; 0 for the order in which it came to them."""
+    """One policy. `snapshot_s`: how often it is shown all workers; 0 for never. `pulled`: requests wait at their
+    routers until a worker asks for one, so the policy chooses nothing."""
 
     name: str
     title: str
     make: Callable[[Setting, Shared], Policy]
     snapshot_s: float = 0.0
-    in_time_ms: float = 0.0
+    pulled: bool = False
 
 
 def _plain(kind: Callable[[Setting], Policy]) -> Callable[[Setting, Shared], Policy]:
@@ -54,6 +53,17 @@ def _plain(kind: Callable[[Setting], Policy]) -> Callable[[Setting, Shared], Pol
 
 def _ours(setting: Setting, shared: Shared, *, reads: int, tied: bool, hedge_ratio: float = 0.0) -> Policy:
     return Priced(setting, reads=reads, tied=tied, hedge_ratio=hedge_ratio)
+
+
+class Waiting(Quiet):
+    """Chooses nobody: workers ask for what waits."""
+
+    def __init__(self, _: Setting) -> None:
+        pass
+
+    def choose(self, task: Task, reports: Sequence[Report], now: float) -> tuple[int, ...]:
+        """Never asked."""
+        raise NotImplementedError
 
 
 ENTRIES = (
@@ -83,12 +93,7 @@ ENTRIES = (
         "ours-hedged", "ours, reads, copies of late requests", partial(_ours, reads=READS, tied=False, hedge_ratio=0.05)
     ),
     Entry("ours", "ours", partial(_ours, reads=READS, tied=True)),
-    Entry(
-        "ours-pulled",
-        "ours, workers begin first what is in time",
-        partial(_ours, reads=READS, tied=True),
-        in_time_ms=IN_TIME_MS,
-    ),
+    Entry("pulled", "late binding: free workers ask five routers", _plain(Waiting), pulled=True),
     Entry("greedy", "greedy oracle", lambda setting, shared: Greedy(setting, shared.way)),
     Entry("oracle", "clairvoyant oracle", lambda setting, shared: Clairvoyant(setting, shared.way)),
 )

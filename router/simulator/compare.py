@@ -19,6 +19,7 @@ from router.policies.base import Setting
 from router.policies.oracle import OnTheWay
 from router.policies.table import BY_NAME, Shared
 from router.simulator.measure import Figures, figures, mean_of
+from router.simulator.pulled import PullingWorld
 from router.simulator.workload import draw
 from router.simulator.world import World
 
@@ -51,7 +52,10 @@ def simulate(world: Workload, policy: str, seed: int, tell: Callable[[float], No
     shared = Shared(OnTheWay(len(world.speeds)))
     trace = draw(world, seed)
     policies = partial(_policies, world, seed, entry, shared)
-    run = World(world, trace, entry.snapshot_s, policies, entry.in_time_ms)
+    if entry.pulled:
+        run: World = PullingWorld(world, trace, policies, Random(seed))  # noqa: S311 - chance of a simulation
+    else:
+        run = World(world, trace, entry.snapshot_s, policies)
     run.run(tell)
     return run
 

@@ -31,10 +31,9 @@ _LATENCIES = 16
 
 
 class Node:  # mutable: works
-    """Worker `number` of a workload. `begin` and `end` are called by the world at their instants. Where `in_time_ms` is
-    set, it begins first what it can answer within so much of its arrival at the router, the oldest of that first."""
+    """Worker `number` of a workload. `begin` and `end` are called by the world at their instants."""
 
-    def __init__(self, number: int, world: Workload, spells: Spells, in_time_ms: float = 0.0) -> None:
+    def __init__(self, number: int, world: Workload, spells: Spells) -> None:
         self.number = number
         self.speed = world.speeds[number]
         self.queue: deque[Task] = deque()
@@ -42,7 +41,6 @@ class Node:  # mutable: works
         self.ends_s = 0.0
         self.busy_s = 0.0
         self.began_s = 0.0
-        self._in_time_ms = in_time_ms
         self._slow_factor = world.slow_factor
         self._spells = spells
         self._batch_max = world.batch_max
@@ -89,8 +87,6 @@ class Node:  # mutable: works
         if self.running:
             return None
         batch: list[Task] = []
-        if self._in_time_ms:
-            self._first_in_time(now)
         while self.queue and len(batch) < self._batch_max:
             task = self.queue.popleft()
             if task.number in self._gone:
@@ -110,16 +106,6 @@ class Node:  # mutable: works
         for task in batch:
             task.begun(self.number, now)
         return self.ends_s
-
-    def _first_in_time(self, now: float) -> None:
-        """Brings the oldest request that can still be in time to the head of the queue; what cannot be waits on."""
-        for task in self.queue:
-            if task.number not in self._gone:
-                took_ms = (now - task.arrived_s) * 1000.0
-                if took_ms + task.units * self.rate <= self._in_time_ms:
-                    self.queue.remove(task)
-                    self.queue.appendleft(task)
-                    return
 
     def end(self, now: float) -> list[Task]:
         """The batch is done: learns from it, and gives it back."""

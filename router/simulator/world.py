@@ -33,15 +33,10 @@ class World:  # mutable: a run
     """One run of one trace. `policies` makes the policy of each router, given the nodes."""
 
     def __init__(
-        self,
-        world: Workload,
-        trace: Trace,
-        snapshot_s: float,
-        policies: Callable[[Sequence[Node]], list[Policy]],
-        in_time_ms: float = 0.0,
+        self, world: Workload, trace: Trace, snapshot_s: float, policies: Callable[[Sequence[Node]], list[Policy]]
     ) -> None:
         self.world = world
-        self.nodes = [Node(number, world, trace.spells[number], in_time_ms) for number in range(len(world.speeds))]
+        self.nodes = [Node(number, world, trace.spells[number]) for number in range(len(world.speeds))]
         self.policies = policies(self.nodes)
         self.tasks: list[Task] = []
         self.reads = self.probes = self.wasted = 0

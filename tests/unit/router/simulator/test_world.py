@@ -137,21 +137,20 @@ def test_a_comparison_is_told_as_a_table_and_as_a_page_that_loads_nothing() -> N
     assert "http" not in page
 
 
-def test_a_worker_that_chooses_begins_first_what_can_be_in_time() -> None:
-    world = replace(W_GPU, speeds=(1.0,), demand=(1.0,))
-    orders = {}
-    for in_time_ms in (0.0, 50.0):
-        node = Node(0, world, (), in_time_ms)
-        for number, units in enumerate((10.0, 60.0, 5.0)):
-            node.take(task_of(number, units), 0.0)
-        begun, now = [], 0.0
-        while (ends_s := node.begin(now)) is not None:
-            begun.append(node.running[0].number)
-            now = ends_s
-            node.end(now)
-        orders[in_time_ms] = begun
-    assert orders == {0.0: [0, 1, 2], 50.0: [0, 2, 1]}
+def test_pulled_requests_are_bound_when_they_begin_and_never_run_twice() -> None:
+    world = replace(SMALL, load=0.9)
+    run = simulate(world, "pulled", 1)
+    assert all(task.done_s > task.began_s >= task.sent_s >= task.arrived_s for task in run.tasks)
+    assert run.wasted == 0
+    assert max(task.began_s - task.sent_s for task in run.tasks) <= world.far_s * 1.001, "nothing waits at a worker"
+    assert simulate(world, "pulled", 1).tasks[-1].done_s == run.tasks[-1].done_s
+    blind = simulate(replace(world, hint_error=None), "pulled", 1)
+    assert figures(blind).p99_ms < figures(simulate(replace(world, hint_error=None), "prequal", 1)).p99_ms
 
 
-def task_of(number: int, work_ms: float) -> Task:
-    return Task(number, 0, 0.0, work_ms, work_ms)
+def test_a_worker_pulls_first_what_it_can_answer_in_time() -> None:
+    run = simulate(replace(SMALL, load=1.2, requests=5000), "pulled", 1)
+    late = [task for task in run.tasks if task.sent_s - task.arrived_s > 0.15]
+    soon = [task for task in run.tasks if task.sent_s - task.arrived_s < 0.08]
+    assert late, "more came than the fleet can do"
+    assert len(soon) > 0.8 * len(run.tasks), "few are late, where a row would make all of them so"
