@@ -85,3 +85,26 @@ def test_hints_that_lie_are_no_worse_than_none() -> None:
     blind, oracle = compare(replace(world, hint_error=None), ("ours", "oracle"), (0.9,), range(1, 6))
     assert blind.figures.p99_ms <= 1.75 * oracle.figures.p99_ms
     assert lies.figures.p99_ms <= blind.figures.p99_ms
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_copies_of_late_requests_cut_the_slowest_of_a_thousand_on_w_gpu() -> None:
+    """One request in a hundred stalls for ten times its length where it runs first. The goal was half."""
+    world = replace(W_GPU, stalled_share=0.01, requests=15_000, warm_up=3000)
+    quiet, hedged = compare(world, ("ours-untied", "ours-hedged"), (0.5,), range(1, 4))
+    assert hedged.figures.p999_ms <= 0.6 * quiet.figures.p999_ms
+    assert hedged.figures.twice_share <= 0.05
+    (busy,) = compare(world, ("ours-hedged",), (0.9,), (1,))
+    assert busy.figures.twice_share < hedged.figures.twice_share / 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_late_binding_passes_the_greedy_oracle() -> None:
+    """By leaving the last percent behind: docs/decisions tells the price."""
+    world = replace(W_GPU, requests=40_000, warm_up=8000)
+    pulled, greedy = compare(world, ("pulled", "greedy"), (0.95,), range(1, 6))
+    assert pulled.figures.p99_ms <= greedy.figures.p99_ms
+    assert pulled.figures.messages <= 8.0
+    assert pulled.figures.twice_share == 0.0
