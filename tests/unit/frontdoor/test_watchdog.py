@@ -14,14 +14,15 @@ from frontdoor.grpc_service import _refuse
 from frontdoor.watchdog import Watchdog
 
 
-def test_a_loop_that_stands_is_ended() -> None:
-    ended = threading.Event()
+def test_a_loop_that_stands_is_shown_once_and_then_ended() -> None:
+    ended, told = threading.Event(), []
 
     async def stand() -> bool:
-        with Watchdog(asyncio.get_running_loop(), 0.05, ended.set, 0.01):
+        with Watchdog(asyncio.get_running_loop(), 0.05, ended.set, 0.01, lambda: told.append(ended.is_set()), 0.02):
             return ended.wait(30.0)  # the loop does not turn meanwhile
 
     assert asyncio.run(stand())
+    assert told == [False]
 
 
 def test_a_loop_that_turns_is_not_ended() -> None:
