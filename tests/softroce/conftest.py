@@ -1,4 +1,4 @@
-"""The soft-RoCE stage: tests with the mark `guests(N)` run inside guests, the others of this folder run here.
+"""The soft-RoCE stage: tests with the mark `guests(N, KIND)` run inside guests, the others of this folder run here.
 
 Inside a guest the marks mean nothing: there each test runs where it is. Read `tests/softroce/lab/remote.py` next.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.softroce.lab import here
-from tests.softroce.lab.remote import LIMIT, Remote, limit_of, shape_of
+from tests.softroce.lab.remote import LIMIT, Remote, limit_of, stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.name == "test_contract.py" and not in_short_form(item.name):
             item.add_marker(pytest.mark.long)
-    items.sort(key=shape_of)
-    remote = [item for item in items if shape_of(item)]
+    items.sort(key=stage_of)
+    remote = [item for item in items if stage_of(item).nodes]
     for item in remote:
         limit_s = limit_of(item)
         item.stash[LIMIT] = limit_s if item.get_closest_marker("long") else min(limit_s, SHORT_S)
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Sends a test into its guest."""
-    if here.inside() or not shape_of(item):
+    if here.inside() or not stage_of(item).nodes:
         return None
     return item.config.stash[_REMOTE].run(item, nextitem) or None
 

@@ -1,4 +1,5 @@
-"""The contract suite of all wires, on the rdma wire: in one guest by events and polled, and between two guests.
+"""The contract suite of all wires, on the rdma wire: in one guest by events and polled, between two guests, on another
+release of Debian, and under a user-mode kernel.
 
 The tests are those of `tests/contract/`; here they only get other worlds. The rpc wire runs beside it in one guest, so
 that a failure of the guest or of the suite is told from one of the wire.
@@ -32,12 +33,16 @@ MADE: dict[str, Callable[[], World]] = {
     "events2": lambda: RdmaWorld(EVENTS_ONLY),
     "spin": lambda: RdmaWorld(SPINNING),
     "rpc": RpcWorld,
+    "debian13": lambda: RdmaWorld(EVENTS_ONLY),
+    "native2": lambda: RdmaWorld(EVENTS_ONLY),
 }
 WORLDS = [
     pytest.param("events", marks=pytest.mark.guests(1)),
     pytest.param("spin", marks=pytest.mark.guests(1)),
     pytest.param("events2", marks=pytest.mark.guests(2)),
     pytest.param("rpc", marks=pytest.mark.guests(1)),
+    pytest.param("debian13", marks=pytest.mark.guests(1, "trixie")),
+    pytest.param("native2", marks=pytest.mark.guests(2, "native")),
 ]
 
 

@@ -147,7 +147,8 @@ class RdmaWorld(GuestWorld):
 
     bytes_budget = 64 << 20
 
-    def __init__(self, spin_us: int, ack_timeout: int = PATIENT_ACK) -> None:
+    def __init__(self, spin_us: int, ack_timeout: int = PATIENT_ACK, arena_bytes: int = ARENA_BYTES) -> None:
+        self._arena_bytes = arena_bytes
         super().__init__(GuestNode(here.nodes() - 1, "tests.softroce.rdma_port", str(spin_us), str(ack_timeout)))
         self.name = f"rdma{here.nodes()}"
         self._loop = Loop()
@@ -159,7 +160,7 @@ class RdmaWorld(GuestWorld):
 
     def open_channel(self, timeout_s: float = 15.0) -> Channel:
         expect = (self.node.node_id, self.node.node_epoch)
-        arena = Arena.create(ARENA_BYTES)
+        arena = Arena.create(self._arena_bytes)
         return RdmaChannel.open(self.engine, self.bootstrap, os.getpid(), self.deadline(timeout_s), expect, arena)
 
     def bootstrap(self, offer: bytes, deadline: Deadline) -> tuple[bytes, TcpLine]:

@@ -166,6 +166,9 @@ def set_up(node: int) -> None:
 
 
 def _port() -> int:
+    """The host's end: a virtio port, or the console that a user-mode kernel was given for it."""
+    if line := os.environ.get("OVERSPILL_LAB_TALK"):
+        return os.open(line, os.O_RDWR | os.O_NOCTTY)
     for name in Path("/sys/class/virtio-ports").iterdir():
         if (name / "name").read_text().strip() == PORT:
             return os.open(f"/dev/{name.name}", os.O_RDWR)

@@ -1,7 +1,8 @@
-"""A running guest as the host sees it: starts it from its snapshot, talks with its agent, cuts and heals its cables.
+"""A running guest as the host sees it: one process, and a line to the agent inside.
 
-Every wait has a deadline, and a guest whose QEMU is gone answers everything with one sentence.
-Read `tests/softroce/lab/agent.py` for what runs inside, `tests/softroce/lab/lab.py` for who has guests.
+Every wait has a deadline, and a guest whose process is gone answers everything with one sentence. How it is started and
+what can be done to its cables differs: read `tests/softroce/lab/emulated.py` for QEMU's, `native.py` for those of a
+user-mode kernel, and `agent.py` for what runs inside.
 """
 
 from __future__ import annotations
@@ -13,18 +14,14 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tests.softroce.lab import qemu
 from tests.softroce.lab.cache import LabError
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
-
-    from tests.softroce.lab.image import Image
 
 START_S = 120.0
 """A resumed guest is ready within two seconds on a quiet machine; ten with busy neighbours."""
@@ -89,10 +86,17 @@ class Process:
         self.guest.ask(do="signal", pid=self.pid, number=number)
 
 
+class Closable(Protocol):
+    """What a guest holds open."""
+
+    def close(self) -> None:
+        """Lets go."""
+
+
 class Guest:
     """One guest. Not for several threads, but for `ask`."""
 
-    def __init__(self, node: int, nodes: int, folder: Path, words: list[str], memory: Path) -> None:
+    def __init__(self, node: int, folder: Path, words: list[str], fds: tuple[int, ...] = ()) -> None:
         self.node = node
         self._folder = folder
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
@@ -101,33 +105,20 @@ class Guest:
         self._ready: queue.Queue[str] = queue.Queue()
         self._next_id = 0
         self._lock = threading.Lock()
+        self._held: list[Closable] = []
+        """What ends with it."""
+        self._reader: threading.Thread | None = None
         with (folder / "log").open("wb") as log:
-            full = [*LEASH, *words, "-incoming", f"exec:cat {memory}"]
             self._process = subprocess.Popen(
-                full, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*LEASH, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=fds
             )
-        try:
-            self._monitor = qemu.Monitor(folder / "qmp")
-            self._talk = qemu.connect(folder / "talk")
-            self._reader = threading.Thread(
-                target=self._read, args=(self._talk,), name=f"lab-guest-{node}", daemon=True
-            )
-            self._reader.start()
-            self._let_go(nodes)
-        except BaseException:  # QEMU must not outlive it
-            self.kill()
-            raise
 
-    def _let_go(self, nodes: int) -> None:
-        # It stays open: QEMU hands the line over byte by byte, and drops what is left when the other end goes.
-        self._go = go = qemu.connect(self._folder / "go")
-        end_s = time.monotonic() + START_S
-        while self._monitor.ask("query-status")["status"] == "inmigrate":
-            if time.monotonic() > end_s:
-                raise LabError(f"guest {self.node} did not resume: {self.last_words()}")
-            time.sleep(0.01)
-        self._monitor.ask("cont")
-        go.sendall(f"go {self.node} {nodes} {time.time():.3f}\n".encode())
+    def _listen(self, talk: socket.socket) -> None:
+        """From now on the agent is heard."""
+        self._talk = talk
+        self._held.append(talk)
+        self._reader = threading.Thread(target=self._read, args=(talk,), name=f"lab-guest-{self.node}", daemon=True)
+        self._reader.start()
 
     def wait_ready(self) -> None:
         """Until its agent has set it up. Raises LabError with the end of its console."""
@@ -139,7 +130,7 @@ class Guest:
             raise LabError(f"guest {self.node} could not be set up: {said}")
 
     def alive(self) -> bool:
-        """Whether its QEMU runs."""
+        """Whether its process runs."""
         return self._process.poll() is None
 
     def ask(self, **command: Any) -> Any:
@@ -175,26 +166,25 @@ class Guest:
 
     def cable(self, card: int, *, up: bool) -> None:
         """Pulls or plugs the cable of a card: 0 carries RDMA, 1 the rest. What is sent meanwhile is lost."""
-        self._monitor.ask("set_link", name=f"net{card}", up=up)
+        raise LabError(f"nobody can pull cable {card} of guest {self.node}, up or not ({up})")
 
     def pause(self) -> None:
         """Stops its CPUs."""
-        self._monitor.ask("stop")
+        raise LabError(f"guest {self.node} cannot be stopped")
 
     def resume(self) -> None:
         """Lets them go on."""
-        self._monitor.ask("cont")
 
     def kill(self) -> None:
         """Ends it as a power cut does."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
-        for name in ("_monitor", "_talk", "_go"):
-            if (part := getattr(self, name, None)) is not None:
-                part.close()
-        if (reader := getattr(self, "_reader", None)) is not None:
-            reader.join(10)
+        for part in self._held:
+            part.close()
+        self._held.clear()
+        if self._reader is not None:
+            self._reader.join(10)
 
     def forget(self) -> None:
         """Removes its sockets and logs."""
@@ -245,28 +235,3 @@ class Guest:
             case None:
                 if (answers := self._answers.get(said["id"])) is not None:
                     answers.put(said)
-
-
-def shares(root: Path) -> tuple[Path, Path]:
-    """What a guest sees of the machine, read-only: the checkout, and the environment's packages."""
-    found = sorted((root / ".venv/lib").glob("python3.11/site-packages"))
-    return root, found[0] if found else root / "tests/softroce"
-
-
-def wires(node: int, nodes: int, folder: Path) -> tuple[str, str]:
-    """The other ends of both cards: nothing for one guest, the other guest's for two."""
-    if nodes == 1:
-        return "hubport,hubid=0", "hubport,hubid=1"
-    made = []
-    for card in range(2):
-        ends = [f"{folder}/w{card}{end}" for end in (node, 1 - node)]
-        made.append(f"dgram,local.type=unix,local.path={ends[0]},remote.type=unix,remote.path={ends[1]}")
-    return made[0], made[1]
-
-
-def start(image: Image, shape: qemu.Shape, memory: Path, root: Path, node: int, nodes: int, folder: Path) -> Guest:
-    """Starts guest `node` of `nodes`; `folder` is the lab's, and each guest gets one below it."""
-    own = folder / f"g{node}"
-    own.mkdir()
-    words = qemu.command(image, shape, own, shares(root), wires(node, nodes, folder))
-    return Guest(node, nodes, own, words, memory)

@@ -11,9 +11,13 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.softroce.lab import kernel, packages
 from tests.softroce.lab.cache import LabError, cache_folder, forget_others, key_of, locked
+
+if TYPE_CHECKING:
+    from tests.softroce.lab.packages import Suite
 
 _HERE = Path(__file__).resolve().parent
 _PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\nplain:x:1000:1000::/:/bin/false\n"
@@ -45,17 +49,17 @@ class Image:
         return self.folder / "root.img"
 
 
-def image_key() -> str:
+def image_key(suite: Suite = packages.BOOKWORM) -> str:
     """What a build would be called."""
     sources = [
         _HERE / name for name in ("image.py", "kernel.py", "packages.py", "guest/init", "guest/boot", "stage.py")
     ]
-    return key_of(*(path.read_bytes() for path in sources), packages.wheel_versions())
+    return key_of(suite.name, *(path.read_bytes() for path in sources), packages.wheel_versions())
 
 
-def build() -> Image:
-    """The image, built if it is not there. Raises LabError, which says what is missing."""
-    key = image_key()
+def build(suite: Suite = packages.BOOKWORM) -> Image:
+    """The image of a release, built if it is not there. Raises LabError, which says what is missing."""
+    key = image_key(suite)
     image = Image(cache_folder() / f"image-{key}", key)
     if image.folder.is_dir():
         image.folder.touch()
@@ -63,12 +67,12 @@ def build() -> Image:
     packages.install_tools()
     with locked("build"):
         if not image.folder.is_dir():
-            _build(image)
+            _build(image, suite)
             forget_others(cache_folder(), "image-", {image.folder.name})
     return image
 
 
-def _build(image: Image) -> None:
+def _build(image: Image, suite: Suite) -> None:
     import os
 
     if os.geteuid() != 0:
@@ -77,7 +81,7 @@ def _build(image: Image) -> None:
         )
     with tempfile.TemporaryDirectory(prefix="building-", dir=cache_folder()) as name:
         work = Path(name)
-        lines = packages.sources()
+        lines = packages.sources(suite)
         package = packages.kernel_package(work, lines)
         unpacked = work / "kernel"
         unpacked.mkdir()
@@ -86,9 +90,9 @@ def _build(image: Image) -> None:
                 ["tar", "-x", "-C", str(unpacked), "./boot", "./lib/modules"], stdin=tar.stdout, check=True, timeout=200
             )
         modules = kernel.Modules(next((unpacked / "lib/modules").iterdir()))
-        root = packages.root_tree(work, lines)
-        packages.wheels(root)
-        _finish(root, modules)
+        root = packages.root_tree(work, lines, suite)
+        packages.wheels(root, suite)
+        _finish(root, modules, suite)
         out = work / "out"
         out.mkdir()
         (out / "vmlinux").write_bytes(kernel.vmlinux(next((unpacked / "boot").glob("vmlinuz-*")).read_bytes()))
@@ -102,7 +106,7 @@ def _build(image: Image) -> None:
         out.rename(image.folder)
 
 
-def _finish(root: Path, modules: kernel.Modules) -> None:
+def _finish(root: Path, modules: kernel.Modules, suite: Suite) -> None:
     """What the packages' own scripts would have done, as far as a guest needs it, and its programs."""
     for name in _USELESS:
         shutil.rmtree(root / name, ignore_errors=True)
@@ -124,7 +128,7 @@ def _finish(root: Path, modules: kernel.Modules) -> None:
         "-q",
         "-j2",
         "/usr/lib/python3",
-        f"/usr/lib/python{packages.PYTHON}",
+        f"/usr/lib/python{suite.python}",
         "/usr/local/lib",
     ]
     words = ["chroot", str(root), "env", "-u", "PYTHONDONTWRITEBYTECODE", "python3", *compiled]

@@ -101,16 +101,21 @@ def _before(module: bytes) -> list[str]:
 
 
 def initramfs(modules: Modules, busybox: Path, init: bytes) -> bytes:
-    """A cpio archive ("newc", as the kernel documents it) of busybox, `init` and the boot modules."""
+    """An archive of busybox, `init` and the boot modules."""
     order = modules.closure(BOOT_MODULES)
-    files: list[tuple[str, int, bytes]] = [
-        (name, 0o40755, b"") for name in ("bin", "dev", "proc", "sys", "r", "l", "t", "m")
-    ]
+    files: list[tuple[str, int, bytes]] = [("m", 0o40755, b"")]
     files += [("bin/busybox", 0o100755, busybox.read_bytes()), ("init", 0o100755, init)]
     files += [(f"m/{name}.ko", 0o100644, modules.data(name)) for name in order]
     files.append(("m/order", 0o100644, "".join(f"{name}.ko\n" for name in order).encode()))
-    archive = b"".join(_entry(number, *file) for number, file in enumerate(files, 1))
-    return archive + _entry(0, "TRAILER!!!", 0, b"")
+    return archive(files)
+
+
+def archive(files: list[tuple[str, int, bytes]]) -> bytes:
+    """A cpio archive ("newc", as the kernel documents it) of the folders that a first program mounts at, and `files`:
+    (name, mode, bytes)."""
+    folders = [(name, 0o40755, b"") for name in ("bin", "dev", "proc", "sys", "r", "l", "t")]
+    whole = b"".join(_entry(number, *file) for number, file in enumerate([*folders, *files], 1))
+    return whole + _entry(0, "TRAILER!!!", 0, b"")
 
 
 def _entry(number: int, name: str, mode: int, data: bytes) -> bytes:

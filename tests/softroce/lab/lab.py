@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.softroce.lab import guest, image, packages, qemu, snapshot
+from tests.softroce.lab import emulated, image, packages, qemu, snapshot
 from tests.softroce.lab.agent import PLAIN_NET, RDMA_NET
 from tests.softroce.lab.cache import LabError, cache_folder
 
 if TYPE_CHECKING:
     from tests.softroce.lab.guest import Guest, Process
+    from tests.softroce.lab.packages import Suite
 
 ROOT = Path(__file__).resolve().parents[3]
 MEET_S = 60.0
@@ -29,11 +30,11 @@ MEET_S = 60.0
 class Lab:
     """`nodes` guests: one with two CPUs, so that something may spin in it, or two with one CPU each."""
 
-    def __init__(self, nodes: int, root: Path = ROOT) -> None:
+    def __init__(self, nodes: int, suite: Suite = packages.BOOKWORM, root: Path = ROOT) -> None:
         assert nodes in (1, 2)
         self.nodes = nodes
         self._root = root
-        self._image = image.build()
+        self._image = image.build(suite)
         self._shape = qemu.shape_for(nodes)
         self._memory = snapshot.snapshot(self._image, self._shape)
         _compile(root)
@@ -50,7 +51,7 @@ class Lab:
             raise
 
     def _start(self, node: int) -> Guest:
-        return guest.start(self._image, self._shape, self._memory, self._root, node, self.nodes, self._folder)
+        return emulated.start(self._image, self._shape, self._memory, self._root, node, self.nodes, self._folder)
 
     def meet(self) -> None:
         """Until both guests reach each other over both cards, so that no test has to wait for a neighbour."""
@@ -104,7 +105,7 @@ class Lab:
 
 def _compile(root: Path) -> None:
     """Compiles what the guests will import, where both Pythons are alike: emulated, it takes long."""
-    if sys.version_info[:2] == tuple(map(int, packages.PYTHON.split("."))):
+    if sys.version_info[:2] == tuple(map(int, packages.BOOKWORM.python.split("."))):
         for name in ("fabric", "workers", "router", "discovery", "overspill", "tests/contract", "tests/softroce"):
             compileall.compile_dir(root / name, quiet=2)
 
@@ -123,7 +124,7 @@ def follow(process: Process, timeout_s: float) -> tuple[int, list[str]]:
     return process.code, said
 
 
-def unavailable() -> str:
+def unavailable(suite: Suite = packages.BOOKWORM) -> str:
     """Why this machine cannot have guests, as far as a glance tells; empty if it can."""
     import os
     import platform
@@ -133,7 +134,7 @@ def unavailable() -> str:
     missing = packages.missing_tools()
     if missing and os.geteuid() != 0:
         return f"needs QEMU: run `apt install {' '.join(missing)}`"
-    built = (cache_folder() / f"image-{image.image_key()}").is_dir()
+    built = (cache_folder() / f"image-{image.image_key(suite)}").is_dir()
     if not built and os.geteuid() != 0:
         return "the guests' image is not built yet: run `sudo -E python -m tests.softroce.lab build` once"
     if not missing:

@@ -11,13 +11,25 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.softroce.lab.cache import OutsideError
 
-SUITE = "bookworm"
-"""Debian 12: its CPython 3.11 has python3-pyverbs, and the timings in the tests are those of its kernel's rdma_rxe."""
-PYTHON = "3.11"
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A release of Debian, and the version of its Python, for which it has pyverbs."""
+
+    name: str
+    python: str
+
+
+BOOKWORM = Suite("bookworm", "3.11")
+"""Debian 12, kernel 6.1, pyverbs 44: the timings in the tests are those of its rdma_rxe."""
+TRIXIE = Suite("trixie", "3.13")
+"""Debian 13, kernel 6.12, pyverbs 56."""
+SUITES = {suite.name: suite for suite in (BOOKWORM, TRIXIE)}
 TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "mmdebstrap": "mmdebstrap",
@@ -57,23 +69,24 @@ def missing_tools() -> list[str]:
 def install_tools() -> None:
     """Installs what is missing. Raises OutsideError where that needs somebody else."""
     missing = missing_tools()
-    if not missing:
-        return
+    if missing:
+        install(missing, "the soft-RoCE lab")
+
+
+def install(names: list[str], what: str) -> None:
+    """Installs Debian packages that `what` needs. Raises OutsideError where that needs somebody else."""
+    listed = " and ".join(names)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise OutsideError(
-            f"the soft-RoCE lab needs {' and '.join(missing)}: install with `apt install {' '.join(missing)}`"
-        )
+        raise OutsideError(f"{what} needs {listed}: install with `apt install {' '.join(names)}`")
     options = ["-o", "DPkg::Lock::Timeout=120"]
     try:
         run(["apt-get", *options, "update", "-qq"], _APT_S)
-        run(["apt-get", *options, "install", "-y", "-qq", "--no-install-recommends", *missing], _APT_S)
+        run(["apt-get", *options, "install", "-y", "-qq", "--no-install-recommends", *names], _APT_S)
     except OutsideError as error:
-        raise OutsideError(
-            f"the soft-RoCE lab needs {' and '.join(missing)}, and apt did not bring it: {error}"
-        ) from None
+        raise OutsideError(f"{what} needs {listed}, and apt did not bring it: {error}") from None
 
 
-def sources() -> str:
+def sources(suite: Suite) -> str:
     """Lines for apt of the suite, from the mirrors that this machine's apt uses for Debian."""
     template = "$(REPO_URI) $(LABEL)"
     try:
@@ -85,17 +98,17 @@ def sources() -> str:
         raise OutsideError(
             "the soft-RoCE lab is built from Debian's packages, and this machine's apt knows no Debian mirror"
         )
-    lines = [f"deb {places['Debian']} {SUITE} main"]
+    lines = [f"deb {places['Debian']} {suite.name} main"]
     if "Debian-Security" in places:
-        lines.append(f"deb {places['Debian-Security']} {SUITE}-security main")
+        lines.append(f"deb {places['Debian-Security']} {suite.name}-security main")
     return "\n".join(lines) + "\n"
 
 
-def kernel_package(folder: Path, source_lines: str) -> Path:
-    """Downloads the suite's kernel package into `folder`."""
+def download(folder: Path, name: str, source_lines: str) -> None:
+    """Downloads a package into `folder`, or the one that a package depends on first where `name` ends with "->"."""
     state = folder / "apt"
-    for name in ("lists/partial", "archives/partial"):
-        (state / name).mkdir(parents=True)
+    for part in ("lists/partial", "archives/partial"):
+        (state / part).mkdir(parents=True)
     (state / "sources").write_text(source_lines)
     (state / "status").touch()
     settings = {
@@ -108,34 +121,40 @@ def kernel_package(folder: Path, source_lines: str) -> Path:
         "Dir::Cache::srcpkgcache": "",
         "APT::Sandbox::User": "root",
     }
-    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
     run(["apt-get", *options, "update", "-qq"], _APT_S)
-    shown = run(["apt-cache", *options, "show", "--no-all-versions", "linux-image-amd64"], 60.0)
-    depends = next((line for line in shown.splitlines() if line.startswith("Depends: ")), "")
-    name = depends.removeprefix("Depends: ").split(",")[0].split(" ")[0]
-    if not name:
-        raise OutsideError(f"apt knows no kernel package for {SUITE}: look at its sources")
+    if name.endswith("->"):
+        shown = run(["apt-cache", *options, "show", "--no-all-versions", name.removesuffix("->")], 60.0)
+        depends = next((line for line in shown.splitlines() if line.startswith("Depends: ")), "")
+        name = depends.removeprefix("Depends: ").split(",")[0].split(" ")[0]
+        if not name:
+            raise OutsideError("apt knows no kernel package for the soft-RoCE lab: look at its sources")
     run(["apt-get", *options, "download", "-qq", name], _APT_S, cwd=folder)
     shutil.rmtree(state)
+
+
+def kernel_package(folder: Path, source_lines: str) -> Path:
+    """Downloads the suite's kernel package into `folder`."""
+    download(folder, "linux-image-amd64->", source_lines)
     return next(folder.glob("linux-image-*.deb"))
 
 
-def root_tree(folder: Path, source_lines: str) -> Path:
+def root_tree(folder: Path, source_lines: str, suite: Suite) -> Path:
     """Unpacks the guest's packages into `folder`/root, without running their scripts, which take ten times as long."""
     root, listed = folder / "root", folder / "sources.list"
     listed.write_text(source_lines)
     words = ["mmdebstrap", "--quiet", "--mode=root", "--variant=extract", "--format=directory"]
     words += [f"--include={GUEST_PACKAGES}", "--dpkgopt=path-exclude=/usr/share/doc/*"]
-    run([*words, SUITE, str(root), str(listed)], _APT_S)
+    run([*words, suite.name, str(root), str(listed)], _APT_S)
     return root
 
 
-def wheels(root: Path) -> None:
+def wheels(root: Path, suite: Suite) -> None:
     """Puts the wheels that the tests need into the guest's Python, in the versions of the development environment."""
-    target = root / f"usr/local/lib/python{PYTHON}/dist-packages"
+    target = root / f"usr/local/lib/python{suite.python}/dist-packages"
     target.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--only-binary=:all:", "--no-compile"]
-    words += ["--python-version", PYTHON, "--target", str(target), "--constraint", str(_ROOT / "constraints.txt")]
+    words += ["--python-version", suite.python, "--target", str(target), "--constraint", str(_ROOT / "constraints.txt")]
     run([*words, *WHEELS], _APT_S)
 
 

@@ -12,14 +12,16 @@ import json
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from tests.softroce.lab import native
 from tests.softroce.lab.asked import Asked
 from tests.softroce.lab.cache import LabError, OutsideError
 from tests.softroce.lab.lab import Lab, unavailable
 from tests.softroce.lab.own import OwnMachine, own_device
+from tests.softroce.lab.packages import BOOKWORM, SUITES
 
 if TYPE_CHECKING:
     from tests.softroce.lab.guest import Process
@@ -34,10 +36,23 @@ BUDGET_S = 240.0
 REQUIRED = "OVERSPILL_LAB_REQUIRED"
 
 
-def shape_of(item: pytest.Item) -> int:
-    """How many guests a test wants; 0 when it runs here."""
+NATIVE = "native"
+
+
+class Stage(NamedTuple):
+    """What a test wants: how many guests, 0 when it runs here, and of which kind: a release of Debian under QEMU, or
+    `native` for a user-mode kernel."""
+
+    nodes: int
+    kind: str
+
+
+def stage_of(item: pytest.Item) -> Stage:
+    """The stage of a test, by its mark `guests(nodes, kind)`."""
     mark = item.get_closest_marker("guests")
-    return int(mark.args[0]) if mark else 0
+    if mark is None:
+        return Stage(0, "")
+    return Stage(int(mark.args[0]), str(mark.args[1]) if len(mark.args) > 1 else BOOKWORM.name)
 
 
 def limit_of(item: pytest.Item) -> float:
@@ -56,28 +71,28 @@ class Remote:
         self._lab: Lab | OwnMachine | None = None
         self._asked: Asked | None = None
         self._worker: Process | None = None
-        self._nodes = 0
+        self._stage = Stage(0, "")
         self._said: list[str] = []
-        self._refused: dict[int, str] = {}
-        self._broken: dict[int, str] = {}
+        self._refused: dict[Stage, str] = {}
+        self._broken: dict[Stage, str] = {}
         self._spent_s = 0.0
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Whether it ran; if not, it got a mark that lets it be skipped."""
-        nodes = shape_of(item)
+        stage = stage_of(item)
         began_s = time.monotonic()
         problem = reason = ""
         if self._spent_s > BUDGET_S and item.get_closest_marker("long") is None:
             reason = f"the guests of this machine are so slow that {BUDGET_S:.0f} s did not do for all of their tests"
         else:
-            problem = self._ready(nodes)
-            reason = self._refused.get(nodes, "")
+            problem = self._ready(stage)
+            reason = self._refused.get(stage, "")
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
-            if nextitem is None or shape_of(nextitem) != nodes:
+            if nextitem is None or stage_of(nextitem) != stage:
                 self.close()
             return False
-        same = nextitem is not None and shape_of(nextitem) == nodes
+        same = nextitem is not None and stage_of(nextitem) == stage
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         problem = problem or self._order(item, nextitem if same else None)
         if problem:
@@ -96,37 +111,37 @@ class Remote:
             self._lab.close()
         self._lab = self._asked = None
 
-    def _ready(self, nodes: int) -> str:
+    def _ready(self, stage: Stage) -> str:
         """Makes lab and worker if need be; a sentence when they cannot be had."""
-        if nodes in self._refused or nodes in self._broken:
-            return self._broken.get(nodes, "")
-        if self._lab is not None and self._nodes != nodes:
+        if stage in self._refused or stage in self._broken:
+            return self._broken.get(stage, "")
+        if self._lab is not None and self._stage != stage:
             self.close()
         try:
             if self._lab is None:
-                self._nodes, self._lab = nodes, _lab(nodes)
+                self._stage, self._lab = stage, _lab(stage)
                 self._asked = Asked(self._lab)
             if self._worker is None:
                 self._start_worker()
         except (OutsideError, OSError, subprocess.SubprocessError) as error:
-            self._refuse(nodes, str(error))
+            self._refuse(stage, str(error))
         except LabError as error:
             if self._lab is not None:
                 self.close()
-                self._broken[nodes] = f"the soft-RoCE lab failed: {error}"
-                return self._broken[nodes]
-            self._refuse(nodes, str(error))
+                self._broken[stage] = f"the soft-RoCE lab failed: {error}"
+                return self._broken[stage]
+            self._refuse(stage, str(error))
         return ""
 
-    def _refuse(self, nodes: int, why: str) -> None:
+    def _refuse(self, stage: Stage, why: str) -> None:
         """A machine that cannot boot guests skips their tests, unless it is told that it must not."""
         if os.environ.get(REQUIRED):
             raise pytest.UsageError(f"{REQUIRED} is set, and there is no soft-RoCE lab: {why}")
-        self._refused[nodes] = f"no soft-RoCE lab: {why}"
+        self._refused[stage] = f"no soft-RoCE lab: {why}"
 
     def _start_worker(self) -> None:
         assert self._lab is not None
-        files = sorted({item.nodeid.split("::")[0] for item in self._items if shape_of(item) == self._nodes})
+        files = sorted({item.nodeid.split("::")[0] for item in self._items if stage_of(item) == self._stage})
         limit = max(limit_of(item) if LIMIT not in item.stash else item.stash[LIMIT] for item in self._items)
         words = [*files, "--timeout", str(limit)]
         self._worker = self._lab.guests[0].start(words, "tests.softroce.lab.worker")
@@ -205,13 +220,14 @@ class Remote:
                 lab.close()
 
 
-def _lab(nodes: int) -> Lab | OwnMachine:
+def _lab(stage: Stage) -> Lab | OwnMachine:
     """This machine where its own device will do, else guests. Raises LabError."""
-    if nodes == 1 and (device := own_device()):
+    if stage == (1, BOOKWORM.name) and (device := own_device()):
         return OwnMachine(device)
-    if reason := unavailable():
+    suite = SUITES.get(stage.kind)
+    if reason := native.unavailable() if suite is None else unavailable(suite):
         raise OutsideError(reason)
-    return Lab(nodes)
+    return native.NativeLab(stage.nodes) if suite is None else Lab(stage.nodes, suite)
 
 
 def _fail(item: pytest.Item, problem: str) -> None:

@@ -1,0 +1,24 @@
+"""Debian 13 in the guests: kernel 6.12, pyverbs 56 and Python 3.13 under the tests that were written on Debian 12.
+
+The contract suite runs there too: `debian13` in `tests/softroce/test_contract.py`. Faults between two such guests are
+in `tests/softroce/test_debian13_faults.py`.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import pytest
+
+from tests.softroce.test_cycles import *  # noqa: F403
+from tests.softroce.test_hostile import *  # noqa: F403
+from tests.softroce.test_memory import *  # noqa: F403
+from tests.softroce.test_pairs import *  # noqa: F403
+
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.guests(1, "trixie"), pytest.mark.long]  # type: ignore[no-redef]
+
+
+def test_it_is_another_kernel_and_another_python() -> None:
+    assert platform.release().startswith("6.12.")
+    assert sys.version_info[:2] == (3, 13)
