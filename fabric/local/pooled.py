@@ -153,6 +153,9 @@ class PooledSocket:  # mutable: carries one request after the other
                 return False  # of a request that was lost its release alone is awaited, of another one no release
             if frame:
                 final = read_final(frame, self.request, self.places)
+                if isinstance(final, OverspillError) and is_held(frame):
+                    self.held = True  # it was lost after its caller had left: its slots are still written to, perhaps
+                    return False
                 self.places.settle()
                 # Where the first final frame was lost, nobody knows what it said.
                 nbytes = final[0].body_bytes if not isinstance(final, OverspillError) else 0
