@@ -3,9 +3,9 @@
     python -m tests.benchmarks.pooled [--requests N] [--seeds N]
 
 No router could have it: it costs no message and no time. `blind` knows no size of any request; a worker of a lower pace
-is held back until more than so many wait. `hinted` knows the hints; an idle worker takes the request with the least time
-left among those that it would answer in time, if any. Figures are p99 over an oracle's of the same traces; docs/routing.md
-tells what routers come to.
+is held back until more than so many wait. `hinted` knows the hints; an idle worker takes the request with the least
+time left among those that it would answer in time, if any. Figures are p99 over an oracle's of the same traces;
+docs/routing.md tells what routers come to.
 """
 
 from __future__ import annotations
