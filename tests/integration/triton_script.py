@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 REGION_BYTES = 4096
 TIMEOUT_S = 30.0
 COUNTED_S = 10.0
+STEADY = 8
+"""Equal readings, a tenth of a second apart, are the last word."""
 
 
 class Talk:  # mutable: writes down what is said
@@ -148,14 +150,11 @@ class Talk:  # mutable: writes down what is said
             return [found.inference_count, found.execution_count, success, found.inference_stats.fail.count]
 
         # A server hears of a run after its client has the answer.
-        give_up_s, before = time.monotonic() + COUNTED_S, [counts(model) for model in LOADED]
-        while time.monotonic() < give_up_s:
-            time.sleep(0.2)
-            now = [counts(model) for model in LOADED]
-            if now == before:
-                break
-            before = now
-        self.said["ModelStatistics"] = dict(zip(LOADED, before, strict=True))
+        give_up_s, seen = time.monotonic() + COUNTED_S, [[counts(model) for model in LOADED]]
+        while seen[-STEADY:] != [seen[-1]] * STEADY and time.monotonic() < give_up_s:
+            time.sleep(0.1)
+            seen.append([counts(model) for model in LOADED])
+        self.said["ModelStatistics"] = dict(zip(LOADED, seen[-1], strict=True))
         self.note("unknown", "ModelStatistics", pb.ModelStatisticsRequest(name="nobody"))
 
     def _repository(self) -> None:
