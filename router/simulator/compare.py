@@ -94,8 +94,7 @@ def _one(job: tuple[Workload, str, int]) -> Figures:
 def _in_turn(jobs: Sequence[tuple[Workload, str, int]], progress: Callable[[float, int], None]) -> list[Figures]:
     found: list[Figures] = []
     for world, policy, seed in jobs:
-        done = len(found)
-        run = simulate(world, policy, seed, lambda part, done=done: progress(done + part, len(jobs)))  # type: ignore[misc]
+        run = simulate(world, policy, seed, lambda part: progress(len(found) + part, len(jobs)))
         found.append(figures(run))
         progress(len(found), len(jobs))
     return found
