@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discovery.instance import Instance, Readiness
-from fabric.errors import AddressInUse, Draining, Fate, OverspillError
+from fabric.errors import AddressInUse, ConfigError, Draining, Fate, OverspillError
 from fabric.frame import VERSION
 from fabric.host import host_id
 from fabric.local.control import control_path
@@ -91,8 +91,12 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
                 f"the node id {self._node_id!r} is taken by a running node of the same registry on this host;"
                 " stop that one, or give another --node-id"
             ) from None
-        self._page = LoadWriter(self._reactor, self._folder, self._epoch, self._admission, self._reception)
-        self._control = ControlListener(self._reactor, control_path(self._socket_path), self._library)
+        try:
+            self._page = LoadWriter(self._reactor, self._folder, self._epoch, self._admission, self._reception)
+            self._control = ControlListener(self._reactor, control_path(self._socket_path), self._library)
+        except OSError as error:
+            why = error.strerror or str(error)  # a path that is too long has no number of the system's
+            raise ConfigError(f"{self._folder} cannot be used ({why}); set runtime_dir to a short one") from None
         self._port = self._make_port() if "rpc" in config.wires or config.frontdoor else None
 
     def run(self) -> int:
@@ -270,11 +274,11 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
     def _close(self) -> None:
         if self._presence is not None:
             self._presence.close()
-        self._listener.close()
         self._control.close()
-        self._crew.close()
         self._page.close()
         self._cards.close()
+        self._listener.close()  # the last of the folder: with its lock the next life makes the same files
+        self._crew.close()
         self._reactor.close()
         if self._own_folder is not None:
             self._own_folder.remove()

@@ -1,8 +1,8 @@
 """The private folder of a node's local socket: made at its start, removed at its end.
 
 It lies under $XDG_RUNTIME_DIR, or the folder for temporary files, and is its owner's alone. A folder is swept only when
-both locks can be had: its own, which a node holds from before it looks inside, and its socket's, which proves that no
-process listens there. Read `fabric/local/address.py` for that one.
+both locks can be had: its own, which a node holds from before it looks inside, and its socket's, if there is one, which
+proves that no process listens there. Read `fabric/local/address.py` for that one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fabric.errors import ConfigError
 
 PREFIX = "overspill-"
 SOCKET = "node.sock"
+_HASH_LETTERS = 12
 _RACES_MAX, _RACE_S = 50, 0.02
 """A sweep takes milliseconds, and each node that starts sweeps once."""
 
@@ -33,9 +34,12 @@ class OwnFolder:  # mutable: held, then let go
         self._fd = fd
 
     def remove(self) -> None:
-        """Lets go of the folder, and removes it if nothing is left in it."""
+        """Lets go of the folder, and removes it if nothing is left in it and nobody else holds it: the next life of the
+        node may be about to listen there."""
         with suppress(OSError):
-            self.path.rmdir()
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _names(self.path, self._fd):
+                self.path.rmdir()
         os.close(self._fd)
 
 
@@ -44,7 +48,7 @@ def make_folder(identity: str) -> OwnFolder:
     meet), and sweeps those of dead nodes. Raises ConfigError when it cannot be had."""
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     # A hash, because the path of a Unix socket is short and an id may be long.
-    folder = base / (PREFIX + hashlib.sha256(identity.encode()).hexdigest()[:12])
+    folder = base / (PREFIX + hashlib.sha256(identity.encode()).hexdigest()[:_HASH_LETTERS])
     sweep(base)
     for _ in range(_RACES_MAX):
         try:
@@ -91,15 +95,20 @@ def _names(path: Path, fd: int) -> bool:
 
 def sweep(base: Path) -> None:
     """Removes the folders of nodes that were killed."""
-    for lock in base.glob(f"{PREFIX}*/{SOCKET}.lock"):
+    for folder in base.glob(PREFIX + "[0-9a-f]" * _HASH_LETTERS):
         with suppress(OSError), ExitStack() as opened:
-            if lock.parent.lstat().st_uid != os.getuid():
+            if folder.lstat().st_uid != os.getuid():
                 continue
-            for path, kind in ((lock.parent, os.O_RDONLY | os.O_DIRECTORY), (lock, os.O_RDWR)):
-                fd = os.open(path, kind | os.O_CLOEXEC | os.O_NOFOLLOW)
-                opened.callback(os.close, fd)
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _names(path, fd):
-                    break
-            else:
-                shutil.rmtree(lock.parent)
+            _lock_alone(folder, os.O_RDONLY | os.O_DIRECTORY, opened)
+            with suppress(FileNotFoundError):  # it was killed before it listened, or as it left
+                _lock_alone(folder / f"{SOCKET}.lock", os.O_RDWR, opened)
+            shutil.rmtree(folder)
+
+
+def _lock_alone(path: Path, kind: int, opened: ExitStack) -> None:
+    """Locks it for as long as `opened`. Raises OSError when somebody else has a lock of it, or has made it anew."""
+    fd = os.open(path, kind | os.O_CLOEXEC | os.O_NOFOLLOW)
+    opened.callback(os.close, fd)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not _names(path, fd):
+        raise BlockingIOError(f"{path} is another one now")

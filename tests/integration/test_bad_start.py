@@ -63,7 +63,10 @@ NODES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "port in use": (("--listen", "127.0.0.1:{port}"), ("{port}", "another")),
     "port of root": (("--listen", "192.0.2.1:9000"), ("192.0.2.1",)),
     "folder that cannot be": (("--config", "{folder}/runtime.toml"), ("node.sock",)),
+    "folder that is long": (("--config", "{folder}/long.toml"), ("cannot be used", "set runtime_dir")),
 }
+LONG = 107 - len("/node.sock")
+"""The longest path in which that socket can be, and no socket of a longer name."""
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +74,15 @@ def wrong(folder: Path) -> Iterator[dict[str, str]]:
     """Wrong files, and a port that is taken."""
     (folder / "file").write_text("no certificate")
     (folder / "empty").mkdir()
+    long = folder / "n".ljust(LONG - len(str(folder)) - 1, "n")
+    long.mkdir()
     texts = {
         "bad": "models = [",
         "unknown": 'colour = "red"',
         "kind": 'drain_s = "soon"',
         "least": "queue_max = 0",
         "runtime": f'runtime_dir = "{folder / "never"}"',
+        "long": f'runtime_dir = "{long}"',
     }
     for name, text in texts.items():
         (folder / f"{name}.toml").write_text(text)

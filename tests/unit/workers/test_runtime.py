@@ -51,6 +51,25 @@ def test_a_folder_is_safe_from_the_moment_that_it_is_made(base: Path) -> None:
         assert not one.path.exists()
 
 
+def test_a_life_that_ends_leaves_the_folder_to_the_next_one(base: Path) -> None:
+    """That one has not listened yet, so the folder is empty."""
+    ends, begins = make_folder("again"), make_folder("again")
+    assert ends.path == begins.path
+    ends.remove()
+    assert begins.path.is_dir()
+    begins.remove()
+    assert list(base.iterdir()) == []
+
+
+def test_what_was_killed_before_it_listened_is_swept(base: Path) -> None:
+    own = make_folder("dead")
+    os.close(own._fd)  # killed
+    other = base / "overspill-of-somebody"
+    other.mkdir()
+    sweep(base)
+    assert list(base.iterdir()) == [other]
+
+
 def test_a_folder_whose_socket_is_locked_is_not_swept(base: Path) -> None:
     """As a node of an earlier version holds it, which knows no lock of the folder."""
     folder = left_by_a_dead_node(base, "early")
