@@ -220,6 +220,8 @@ def test_metrics_have_tritons_names(front: Front, client: Any) -> None:
     (generation,) = families["overspill_executor_generation"].samples
     assert (generation.value >= 1, generation.labels) == (True, {"executor": "0", "device": "cpu"})
     assert families["overspill_executor_restarts"].type == "counter"
+    assert families["overspill_executor_registrations"].type == "counter"
+    assert families["overspill_executor_pinned_bytes"].samples[0].value == 0  # on a processor
     counted = [s for s in families["nv_inference_count"].samples if s.labels["model"] == "batch"]
     assert counted[0].value >= 3
     assert counted[0].labels["version"] == "1"
