@@ -43,7 +43,7 @@ ADDRESS = "10.78.0.2:7071"
 REGISTRY = f"static:{ADDRESS}"
 START_S = 120.0
 WIRE_S = 90.0
-TIMES = LinkTimes(connect_s=8.0, ping_s=0.4, idle_ping_s=4.0, hold_down_max_s=5.0)
+TIMES = LinkTimes(connect_s=8.0, probe_s=20.0, ping_s=0.4, idle_ping_s=4.0, hold_down_max_s=5.0)
 """An emulated guest beside busy neighbours answers a ping in tenths of a second, and opens a wire in some. The
 hold-down does not grow, or twenty cuts would take twenty minutes."""
 CONFIG = RouterConfig(link=LinkConfig(times=TIMES))
