@@ -6,7 +6,6 @@ cable of our own is cut; that of a real card is not. Read `tests/softroce/lab/de
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from overspill.demo.running import ledger_lines
-from tests.softroce.lab import qemu
+from tests.softroce.lab import native, qemu
 from tests.softroce.lab.cache import LabError
 from tests.softroce.lab.lab import ROOT, Lab
 from tests.softroce.lab.own import OwnMachine
@@ -90,12 +89,9 @@ class Shell:
 
 
 def _lab() -> Lab:
-    with contextlib.suppress(ImportError):
-        from tests.softroce.lab import native
-
-        if qemu.acceleration() != "kvm" and not native.unavailable():
-            return native.NativeLab(2)
-    return Lab(2)
+    if qemu.acceleration() == "kvm" or native.unavailable():
+        return Lab(2)
+    return native.NativeLab(2)
 
 
 class Guests:
