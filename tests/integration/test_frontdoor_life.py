@@ -27,7 +27,7 @@ from tests.integration.frontdoors import (
     http_client,
     running_front,
 )
-from tests.integration.nodes import RunningNode, client_of, rough_models, running_node, wait_until, write_model
+from tests.integration.nodes import client_of, running_node, wait_until, write_model
 from tests.integration.rpc_certificates import Authority
 
 if TYPE_CHECKING:
@@ -69,41 +69,6 @@ def test_a_killed_front_door_comes_back_and_nobody_else_notices(tmp_path: Path) 
         assert front.node.children("workers.executor") == executors
         with grpc_client(front.grpc) as client:
             assert client.infer("rough", words(0, 2)).as_numpy("y").tolist() == [0, 2]
-
-
-def stop_and_see_replaced(node: RunningNode, *modules: str) -> None:
-    before = {module: node.children(module) for module in modules}
-    for pids in before.values():
-        os.kill(pids[0], signal.SIGSTOP)
-    for module in modules:
-        wait_until(lambda module=module: node.children(module) not in ([], before[module]), 60.0)  # type: ignore[misc]
-
-
-@pytest.mark.long
-def test_a_port_that_stands_still_is_replaced_and_the_node_says_so(tmp_path: Path) -> None:
-    """It is not dead, so only its silence tells. The node serves on, over its local wire."""
-    with (
-        running_front(tmp_path, front_models(tmp_path), "--wires", "local,rpc") as front,
-        client_of(front.node) as other,
-    ):
-        began = time.monotonic()
-        stop_and_see_replaced(front.node, "workers.port", "frontdoor.port")
-        assert time.monotonic() - began < 20.0
-        assert other.call("rough", 0, 1) == [0, 1]
-        wait_until(lambda: front.node.state == "ready" and is_ready(front))
-        log = front.node.log.read_text()
-        assert "the rpc port stands still" in log
-        assert "the front door stands still" in log
-        assert "is degraded at" in log
-
-
-@pytest.mark.long
-def test_an_rdma_port_that_stands_still_is_replaced(tmp_path: Path) -> None:
-    with running_node(tmp_path, rough_models(tmp_path), "--wires", "local,rdma,rpc", ready=False) as node:
-        wait_until(lambda: node.state in {"ready", "degraded"})  # it depends on whether there is a device
-        stop_and_see_replaced(node, "workers.rdma_port")
-        assert "the rdma port stands still" in node.log.read_text()
-        assert "the rpc port" not in node.log.read_text()
 
 
 def test_a_drained_node_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -> None:
