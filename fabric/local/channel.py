@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, StaleEpoch
 from fabric.hello import Hello
+from fabric.local.begun import begin
 from fabric.local.exchange import (
     GROWTHS_MAX,
     Places,
@@ -166,6 +167,14 @@ class LocalChannel:  # mutable: open, then closed
             finally:
                 del final  # else error, traceback and this frame hold each other
         return take_leased_reply(*final, places)
+
+    def begin(self, call: Call, deadline: Deadline, done: Callable[[Answer | OverspillError], None]) -> bool:
+        """The same without a coroutine, on the running loop: `done` gets the outcome. False where it must be awaited
+        instead; nothing was sent then. See `fabric.transport.Begins`."""
+        if self._pool.closing or self._unclaimed.any:
+            return False
+        self._mux.attach()
+        return begin(self._mux, self._arena, self._peer.node_epoch, self._sizes, call, deadline, done, self.abort)
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a running call, whose own outcome still comes. Safe from any thread."""

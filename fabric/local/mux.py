@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, ProtocolError, ResourceExhausted
 from fabric.frame import HEADER_BYTES, Header, Kind, bare_frame, check_header, may_be_second
-from fabric.hello import decode_pong
+from fabric.local.later import Later
+from fabric.local.pongs import NO_ANSWER, Pongs, expire
 from fabric.local.sockets import receive_now, send_now
 
 if TYPE_CHECKING:
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import Load
     from fabric.local.exchange import Places
+    from fabric.local.later import Then
     from fabric.local.unclaimed import Unclaimed
     from fabric.memory.lease import Lease
     from fabric.message import RequestId
+
+    _Final = asyncio.Future[bytes] | Later
 
 FRAMES_WAITING_MAX = 4096
 """Frames that may wait for a node that does not read; a frame is some 200 bytes, at most 64 KiB."""
@@ -48,12 +52,11 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         self._lost = lost
         self._unclaimed = unclaimed
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[_Key, asyncio.Future[bytes]] = {}
-        self._pings: dict[int, asyncio.Future[Load]] = {}
+        self._waiting: dict[_Key, _Final] = {}
+        self._pongs = Pongs()
         self._zombies: dict[_Key, tuple[Places, Lease | None, asyncio.Event]] = {}
         self._out: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self._ping_no = 0
         self.reason = ""
 
     @property
@@ -65,6 +68,10 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
     def zombies(self) -> int:
         """Calls that were given up and whose final frame has not come."""
         return len(self._zombies)
+
+    def settling(self, request: RequestId) -> bool:
+        """Whether an earlier attempt of this id, given up here, awaits its final frame."""
+        return (request.client_id, request.request_no) in self._zombies
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -86,8 +93,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     async def until_settled(self, request: RequestId, deadline: Deadline) -> None:
         """Waits until an earlier attempt of the same id, given up here, has its final frame."""
-        zombie = self._zombies.get((request.client_id, request.request_no))
-        if zombie is None:
+        if (zombie := self._zombies.get((request.client_id, request.request_no))) is None:
             return
         try:
             async with asyncio.timeout_at(deadline.at_s):
@@ -99,18 +105,9 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         """Sends a request and returns its final frame, unread. Whatever ends it early, its slots stay lent until the
         final frame came. Raises DeadlineExceeded, NodeLost, ResourceExhausted; CancelledError when it is cancelled."""
         loop = asyncio.get_running_loop()
-        key = (request.client_id, request.request_no)
-        assert key not in self._waiting, f"request {request} is out already on this channel"
-        self._check_open()
-        if len(self._out) >= FRAMES_WAITING_MAX:
-            raise ResourceExhausted(f"{len(self._out)} frames wait for a node that does not read; send fewer at once")
-        places.lend()
-        if not self._send(frame):
-            places.settle()
-            raise NodeLost(f"the node is gone ({self.reason}); choose another", Fate.NEVER_RAN)
         final: asyncio.Future[bytes] = loop.create_future()
-        self._waiting[key] = final  # the answer cannot overtake this line: only this thread reads
-        timer = loop.call_at(deadline.at_s, _expire, final)
+        key = self._begin(request, frame, places, final)
+        timer = loop.call_at(deadline.at_s, expire, final)
         try:
             return await final
         except BaseException as error:  # a cancelled call has to leave its slots in quarantine as well
@@ -124,6 +121,30 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         finally:
             timer.cancel()
             del final  # it holds the error that is raised here, whose traceback holds this frame
+
+    def begin(self, request: RequestId, frame: bytes, places: Places, deadline: Deadline, then: Then) -> None:
+        """The same without waiting: `then` gets the final frame, or the error, in the loop's thread."""
+        final = Later(asyncio.get_running_loop(), then)
+        key = self._begin(request, frame, places, final)
+        final.timer = final.get_loop().call_at(deadline.at_s, self._late, key, frame, places, final)
+
+    def _begin(self, request: RequestId, frame: bytes, places: Places, final: _Final) -> _Key:
+        key = (request.client_id, request.request_no)
+        assert key not in self._waiting, f"request {request} is out already on this channel"
+        self._check_open()
+        if len(self._out) >= FRAMES_WAITING_MAX:
+            raise ResourceExhausted(f"{len(self._out)} frames wait for a node that does not read; send fewer at once")
+        places.lend()
+        if not self._send(frame):
+            places.settle()
+            raise NodeLost(f"the node is gone ({self.reason}); choose another", Fate.NEVER_RAN)
+        self._waiting[key] = final  # the answer cannot overtake this line: only this thread reads
+        return key
+
+    def _late(self, key: _Key, frame: bytes, places: Places, final: Later) -> None:
+        if not final.done():
+            unsent = self._give_up(key, places, frame)
+            final.set_exception(DeadlineExceeded(NO_ANSWER, Fate.NEVER_RAN if unsent else Fate.UNKNOWN))
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a call that runs here. Safe from any thread."""
@@ -139,21 +160,11 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     async def ping(self, client_id: int, deadline: Deadline) -> Load:
         """Asks for a sign of life. Raises DeadlineExceeded, NodeLost."""
-        loop = asyncio.get_running_loop()
         self._check_open()
-        self._ping_no += 1
-        number = self._ping_no
+        number = self._pongs.next()
         if not self._send(bare_frame(Kind.PING, client_id, number)):
             raise NodeLost(f"the node is gone ({self.reason}); choose another", Fate.NEVER_RAN)
-        pong: asyncio.Future[Load] = loop.create_future()
-        self._pings[number] = pong
-        timer = loop.call_at(deadline.at_s, _expire, pong)
-        try:
-            return await pong
-        finally:
-            timer.cancel()
-            self._pings.pop(number, None)
-            del pong
+        return await self._pongs.wait(number, deadline)
 
     def _give_up(self, key: _Key, places: Places, frame: bytes) -> bool:
         """Cancels at the node what was sent, and forgets what was not. Returns whether it was never sent."""
@@ -177,7 +188,6 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     def _send(self, frame: bytes) -> bool:
         """Sends now or when the node reads again; False when the session is over, and the frame did not go."""
-        assert self._loop is not None, "attached before the first frame"
         if not self._out:
             try:
                 if send_now(self._sock, frame):
@@ -185,19 +195,19 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             except OSError as error:
                 self._fail(f"the node closed the connection ({error.strerror})")
                 return False
+            assert self._loop is not None, "attached before the first frame"
             self._loop.add_writer(self._sock.fileno(), self._writable)
         self._out.append(frame)
         return True
 
     def _writable(self) -> None:
-        assert self._loop is not None, "attached before the first frame"
         try:
             while self._out and send_now(self._sock, self._out[0]):
                 self._out.popleft()
         except OSError as error:
             self._fail(f"the node closed the connection ({error.strerror})")
             return
-        if not self._out:
+        if not self._out and self._loop is not None:
             self._loop.remove_writer(self._sock.fileno())
 
     def _readable(self) -> None:
@@ -212,9 +222,11 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
                     self._fail("the node closed the connection")
                     return
                 self._take(frame, check_header(frame))
+                if not (self._waiting or self._zombies or self._pongs.out):  # nothing else can be there
+                    return
         except ProtocolError as error:
             # Nobody knows whose answer the garbage was, so it is everybody's.
-            for final in self._waiting.values():
+            for final in list(self._waiting.values()):
                 if not final.done():
                     final.set_exception(ProtocolError(str(error)))
             self._fail(str(error))
@@ -223,10 +235,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     def _take(self, frame: bytes, header: Header) -> None:
         if header.kind is Kind.PONG:
-            pong = self._pings.get(header.request_no)
-            load = decode_pong(frame, header)
-            if pong is not None and not pong.done():
-                pong.set_result(load)
+            self._pongs.came(frame, header)
             return
         if header.kind is not Kind.REPLY and header.kind is not Kind.ERROR:
             raise ProtocolError(f"the node sent {header.kind.name}, which is not for clients; update the older side")
@@ -267,34 +276,25 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         if loop is None or loop.is_closed() or not loop.is_running():
             self._detach()
             return
-        try:
-            on_loop = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            on_loop = False
-        if on_loop:
-            self._detach()
-            return
+        with suppress(RuntimeError):
+            if asyncio.get_running_loop() is loop:
+                self._detach()
+                return
         with suppress(RuntimeError):  # the loop was closed this very moment: it reads no more, and closing is ours
             loop.call_soon_threadsafe(self._detach)
             return
         self._detach()
 
     def _detach(self) -> None:
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
+        if (loop := self._loop) is not None and not loop.is_closed():
             loop.remove_reader(self._sock.fileno())
             loop.remove_writer(self._sock.fileno())
         self._sock.close()
         self._out.clear()
-        waiting: list[asyncio.Future[bytes] | asyncio.Future[Load]] = [*self._waiting.values(), *self._pings.values()]
+        waiting: list[_Final | asyncio.Future[Load]] = [*self._waiting.values(), *self._pongs.out.values()]
         self._waiting.clear()
         for final in waiting:
             if not final.done() and not final.get_loop().is_closed():
                 final.set_exception(NodeLost(f"the node is gone ({self.reason}); choose another"))
         for _, _, settled in self._zombies.values():
             settled.set()
-
-
-def _expire(final: asyncio.Future[bytes] | asyncio.Future[Load]) -> None:
-    if not final.done():
-        final.set_exception(DeadlineExceeded("no answer came in time; give more time"))
