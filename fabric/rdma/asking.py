@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
 from fabric.errors import ArenaFull, OverspillError, QueueFull, ResourceExhausted, StaleEpoch
+from fabric.memory.lease import Lease
 from fabric.message import RequestId
 from fabric.rdma.heads import HeadKind, pack_region
 from fabric.rdma.kept import Kept
 from fabric.transport import Call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.frame import RequestFrame
     from fabric.message import Body
     from fabric.rdma.config import RdmaConfig
@@ -43,6 +46,27 @@ class Asking:  # mutable: regions grow and shrink
         self.kept = Kept()
         self.over = False
 
+    def begin(
+        self, request: RequestFrame, body: Body, region: NodeRegion, running: int,
+        done: Callable[[Answer | OverspillError], None],
+    ) -> bool:  # fmt: skip
+        """Asks the node without a coroutine, which costs half: `done` gets the outcome. False where the request needs
+        more care: `answer` gives it, and nothing was sent. An ArenaFull or ReplyTooLarge that comes needs it too."""
+        begins, now = region.begins, time.monotonic()
+        if begins is None or running > TASKS_MAX or request.node_epoch not in {0, self._facts.node_epoch}:
+            return False
+        kept, number = self.kept, request.request_no
+        kept.acknowledge(request.ack_no, now)
+        if kept.knows(number):
+            return False
+
+        def ended(outcome: Answer | OverspillError) -> None:
+            if not isinstance(outcome, OverspillError) and isinstance(outcome.memory, Lease):
+                kept.keep(number, outcome, time.monotonic())
+            done(outcome)
+
+        return begins.begin(self._call(request, body), Deadline.from_remaining_us(request.budget_us, now), ended)
+
     async def answer(self, request: RequestFrame, body: Body, region: NodeRegion, running: int) -> Answer:
         """The node's answer to a request that lies in `region`, one of `running`. Raises OverspillError."""
         now = time.monotonic()
@@ -57,10 +81,7 @@ class Asking:  # mutable: regions grow and shrink
             )
         if running > TASKS_MAX:
             raise QueueFull(f"{TASKS_MAX} requests of this caller are here already; send fewer at once")
-        call = Call(
-            RequestId(request.client_id, request.request_no), request.model, body, request.ack_no, request.priority,
-            request.attempt, min(request.reply_capacity, self._config.arena_bytes_max),
-        )  # fmt: skip
+        call = self._call(request, body)
         answer = await self._asked(call, Deadline.from_remaining_us(request.budget_us, now), region)
         self.kept.keep(request.request_no, answer, time.monotonic())
         return answer
@@ -75,6 +96,12 @@ class Asking:  # mutable: regions grow and shrink
                 await self._larger(wanted)
         except OverspillError as error:
             self._way_back.tell(HeadKind.REFUSED, str(error).encode()[:512])
+
+    def _call(self, request: RequestFrame, body: Body) -> Call:
+        return Call(
+            RequestId(request.client_id, request.request_no), request.model, body, request.ack_no, request.priority,
+            request.attempt, min(request.reply_capacity, self._config.arena_bytes_max),
+        )  # fmt: skip
 
     async def _asked(self, call: Call, deadline: Deadline, region: NodeRegion) -> Answer:
         """The node's answer; where its arena has no room for the reply, a larger one is made, then kept ones go."""

@@ -1,36 +1,82 @@
 """How a call waits for what other threads do: in its own thread, or on an asyncio loop; the rest is the same for both.
 
-Whatever happened, the bell is rung; whoever waits looks again. This module never looks. Read `fabric/rdma/channel.py`
-next.
+Whatever happened, the bell is rung; whoever waits looks again. A thread that waits takes completions meanwhile, if no
+other does. This module never looks. Read `fabric/rdma/channel.py` next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from fabric.deadline import Deadline
+    from fabric.rdma.rounds import Rounds
 
 _T = TypeVar("_T")
 Ring = "Callable[[], None]"
 Life = "Generator[None, None, _T]"
 
 
-def wait_through(make: Callable[[Callable[[], None]], Generator[None, None, _T]], deadline: Deadline) -> _T:
-    """Runs a life that yields whenever it must wait for its bell or the deadline; in the calling thread."""
-    bell: SimpleQueue[None] = SimpleQueue()  # a queue in C: a third of the cost of an event
-    life = make(lambda: bell.put(None))
+class Bell:  # mutable: rung, then heard
+    """The bell of a thread that waits."""
+
+    __slots__ = ("_rings", "_thread", "_wake")
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()  # a queue in C: a third of the cost of an event
+        self._thread = get_ident()
+        self._wake = -1
+
+    @property
+    def rung(self) -> bool:
+        """Whether it was rung since it was heard."""
+        return not self._rings.empty()
+
+    def ring(self) -> None:
+        """Something happened. Safe from any thread."""
+        self._rings.put(None)
+        wake = self._wake
+        if wake >= 0 and get_ident() != self._thread:
+            with suppress(OSError):  # it has just been closed: the thread waits there no more
+                os.eventfd_write(wake, 1)
+
+    def wakes(self, fd: int) -> None:
+        """The thread waits at this event descriptor now; -1 for none."""
+        self._wake = fd
+
+    def wait(self, end_s: float, rounds: Rounds) -> None:
+        """Until it is rung, or the time is up."""
+        if rounds.lead(self, end_s):
+            with suppress(Empty):
+                self._rings.get_nowait()
+            return
+        rounds.waits(1)
+        try:
+            with suppress(Empty):
+                self._rings.get(timeout=max(0.0, end_s - time.monotonic()))
+        finally:
+            rounds.waits(-1)
+
+
+def wait_through(
+    make: Callable[[Callable[[], None]], Generator[None, None, _T]], deadline: Deadline, rounds: Rounds
+) -> _T:
+    """Runs a life that yields whenever it must wait for its bell or the deadline; in the calling thread, which takes
+    the completions of `rounds` meanwhile."""
+    bell = Bell()
+    life = make(bell.ring)
     try:
         while True:
             next(life)
-            with suppress(Empty):
-                bell.get(timeout=max(0.0, deadline.at_s - time.monotonic()))
+            bell.wait(deadline.at_s, rounds)
     except StopIteration as end:
         result: _T = end.value
         return result
@@ -38,23 +84,56 @@ def wait_through(make: Callable[[Callable[[], None]], Generator[None, None, _T]]
         life.close()
 
 
-async def await_through(make: Callable[[Callable[[], None]], Generator[None, None, _T]], deadline: Deadline) -> _T:
-    """The same on the running loop."""
-    loop = asyncio.get_running_loop()
-    bell = asyncio.Event()
+class _LoopBell:  # mutable: rung, then heard
+    """The bell of a coroutine."""
 
-    def ring() -> None:
+    __slots__ = ("_loop", "_rung", "_thread", "_waiting")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._rung = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """Something happened. Safe from any thread."""
+        if get_ident() == self._thread:
+            self._ring()
+            return
         with suppress(RuntimeError):  # the loop was closed: nobody waits
-            loop.call_soon_threadsafe(bell.set)
+            self._loop.call_soon_threadsafe(self._ring)
 
-    life = make(ring)
+    def _ring(self) -> None:
+        self._rung = True
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def wait(self, end_s: float, rounds: Rounds) -> None:
+        """Until it is rung, or the time is up."""
+        if not self._rung:
+            self._waiting = waiting = self._loop.create_future()
+            timer = self._loop.call_at(end_s, self._ring)
+            rounds.waits(1)
+            try:
+                await waiting
+            finally:
+                rounds.waits(-1)
+                timer.cancel()
+                self._waiting = None
+        self._rung = False
+
+
+async def await_through(
+    make: Callable[[Callable[[], None]], Generator[None, None, _T]], deadline: Deadline, rounds: Rounds
+) -> _T:
+    """The same on the running loop."""
+    bell = _LoopBell()
+    life = make(bell.ring)
     try:
         while True:
             next(life)
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline.at_s):
-                    await bell.wait()
-            bell.clear()
+            await bell.wait(deadline.at_s, rounds)
     except StopIteration as end:
         result: _T = end.value
         return result

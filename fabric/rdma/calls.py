@@ -151,17 +151,18 @@ class Calls:  # mutable: what is out
         if isinstance(memory, Lease) and memory.released:
             raise InvalidArgument("the input's lease was released before the call; hold it until the answer")
         while True:
+            now = time.monotonic()
             with self._lock:
                 if self._lost is not None:
                     raise NodeLost(f"the node is gone ({self._lost}); choose another", Fate.NEVER_RAN)
                 # An earlier attempt of the same id, given up here, is awaited first.
-                if call.id not in self._flights and not deadline.expired(time.monotonic()):
+                if call.id not in self._flights and not deadline.expired(now):
                     flight = self._placed(call, reply_bytes, ring)
                     if flight is not None:
-                        self._send(flight, call, deadline)
+                        self._send(flight, call, deadline.remaining_us(now))
                         return flight
                 self._waiting.append(ring)
-            if deadline.expired(time.monotonic()):
+            if deadline.expired(now):
                 raise DeadlineExceeded("the time was over before there was room for it; give more", Fate.NEVER_RAN)
             yield
 
@@ -186,10 +187,10 @@ class Calls:  # mutable: what is out
             flight.reply, flight.region = found
         return flight
 
-    def _send(self, flight: Flight, call: Call, deadline: Deadline) -> None:
+    def _send(self, flight: Flight, call: Call, budget_us: int) -> None:
         layout, place = call.body.layout, flight.place
         frame = pack_request(
-            call.id.client_id, call.id.request_no, self._node_epoch, deadline.remaining_us(time.monotonic()),
+            call.id.client_id, call.id.request_no, self._node_epoch, budget_us,
             call.ack_no, NO_SLOT if place is None else place.offset, layout.body_bytes,
             NO_SLOT if flight.reply is None else flight.reply.offset, flight.capacity,
             call.priority, call.attempt, call.model, layout.encoded,
@@ -226,10 +227,10 @@ class Calls:  # mutable: what is out
         """Waits for the outcome. The reply's slot is the answer's from then on, or free."""
         try:
             while not flight.over:
-                if deadline.expired(time.monotonic()):
+                yield
+                if not flight.over and deadline.expired(time.monotonic()):
                     fate = Fate.UNKNOWN if flight.sent else Fate.NEVER_RAN
                     raise DeadlineExceeded("no answer came in time; give more time", fate)
-                yield
         except BaseException:  # too late, cancelled, interrupted: nobody here wants the slots
             self._give_up(flight)
             raise

@@ -128,11 +128,11 @@ class RdmaChannel:  # mutable: open, then closed
 
     def call(self, call: Call, deadline: Deadline) -> Answer:
         """Sends one attempt and waits in the calling thread. Raises OverspillError."""
-        return wait_through(lambda ring: self._life(call, deadline, ring), deadline)
+        return wait_through(lambda ring: self._life(call, deadline, ring), deadline, self._connection.rounds)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
         """The same on the running loop; cancelling it cancels the request at the node."""
-        return await await_through(lambda ring: self._life(call, deadline, ring), deadline)
+        return await await_through(lambda ring: self._life(call, deadline, ring), deadline, self._connection.rounds)
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a running call, whose own outcome still comes. Safe from any thread."""
@@ -141,13 +141,13 @@ class RdmaChannel:  # mutable: open, then closed
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node's own code for a sign of life. Raises DeadlineExceeded or NodeLost."""
         self._calls.tidy(time.monotonic())
-        return await await_through(lambda ring: self._pings.life(deadline, ring), deadline)
+        return await await_through(lambda ring: self._pings.life(deadline, ring), deadline, self._connection.rounds)
 
     def read_page(self, deadline: Deadline) -> Reading:
         """Reads the node's load page with the NIC alone: nobody at the node is asked, so it is no sign of life. Raises
         Unavailable where the node has none or it stays torn, DeadlineExceeded, NodeLost."""
-        mine = (self._client_id, self.peer_facts.node_epoch)
-        return wait_through(lambda ring: page_life(self._connection, self._page, *mine, deadline, ring), deadline)
+        of, mine = (self._connection, self._page), (self._client_id, self.peer_facts.node_epoch)
+        return wait_through(lambda ring: page_life(*of, *mine, deadline, ring), deadline, self._connection.rounds)
 
     def watch(self, doubted: Callable[[], None]) -> None:
         """`doubted()` is called, from any thread, when the connection is over: its line tells of the node's death."""

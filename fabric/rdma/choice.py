@@ -88,7 +88,8 @@ def ip_of(gid: str) -> str:
 
 def gid_text(gid: str) -> str:
     """The address as eight groups of four digits, which is what pyverbs reads. Raises ValueError for no address."""
-    return IPv6Address(gid).exploded
+    digits = IPv6Address(gid).packed.hex()  # since Python 3.13, `exploded` writes the last two groups as IPv4 does
+    return ":".join(digits[at : at + 4] for at in range(0, 32, 4))
 
 
 def _fits(port: PortFacts, gid: GidFacts, config: RdmaConfig) -> bool:

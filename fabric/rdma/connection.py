@@ -58,6 +58,7 @@ class Connection:  # mutable: its state is its life
         self.awaited = 0
         """Replies that the owner awaits; the owner counts them."""
         self._pairs = Pairs(engine, self, choice)
+        self.rounds = self._pairs.rounds
         self._asides = Asides(self._pairs, Pulse(engine.config, time.monotonic()))
         self._posts = Posts(self._pairs, self._talk, engine.config.piece_bytes)
         intake = Intake(self._pairs, self._talk, self._posts, owner.view_of, answers=not caller)
@@ -110,6 +111,7 @@ class Connection:  # mutable: its state is its life
             self._talk.agree(agreed, theirs.nonce)
             self._posts.peer_region = self._asides.peer = theirs.region
             self._state, _ = step(self._state, LinkEvent.AGREED)
+            self.rounds.open()
             if self._caller:
                 self._posts.greet(HeadKind.HELLO)
                 self._posts.greet_on_bulk()
@@ -182,13 +184,12 @@ class Connection:  # mutable: its state is its life
 
     def doubt(self) -> None:
         """There is reason to doubt the peer: its NIC has the time of one acknowledgement. Safe from any thread."""
-        broken, pulse = None, self._asides.pulse
+        pulse, now = self._asides.pulse, time.monotonic()
         with self._lock:
             if self._state is not LinkState.LIVE:
                 return
-            now = time.monotonic()
-            broken = self._asked(now)
-            if broken is None:
+            self.rounds.open()
+            if (broken := self._asked(now)) is None:
                 pulse.hurry(now)
         if broken is not None:
             self.fail(broken)
@@ -200,8 +201,7 @@ class Connection:  # mutable: its state is its life
         self._handle(LinkEvent.OVERDUE)
 
     def register(self, address: int, nbytes: int, use: Use) -> Registered:
-        """Registers memory in this connection's domain, within the budget. It is closed with the connection, or before.
-        Raises ResourceExhausted."""
+        """Registers memory in this connection's domain, until its end or before. Raises ResourceExhausted."""
         with self._lock:
             if self._state in _ENDS:
                 raise NodeLost(str(self.error), Fate.NEVER_RAN)
@@ -274,6 +274,7 @@ class Connection:  # mutable: its state is its life
         if do is LinkDo.TELL_LIVE:
             tell.append(self._owner.lived)
         elif do is LinkDo.STOP:
+            tell.append(self.rounds.open)
             try:
                 self._pairs.stop()
             except OverspillError:  # the device takes no marker: the overdue timer ends the wait

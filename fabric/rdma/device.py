@@ -124,7 +124,7 @@ class Completions:  # mutable: open, then closed
     """A completion queue that tells `events`."""
 
     def __init__(self, device: Device, events: Events, depth: int) -> None:
-        self._verbs = device.verbs
+        self._verbs, self._name = device.verbs, device.name
         try:
             self.cq = device.verbs.cq.CQ(device.context, depth, None, events.channel, 0)
         except device.verbs.error as error:
@@ -134,8 +134,11 @@ class Completions:  # mutable: open, then closed
         self.depth = depth
 
     def poll(self, count: int) -> list[Done]:
-        """What is done now, `count` at most."""
-        found, completions = self.cq.poll(count)
+        """What is done now, `count` at most. Raises Unavailable."""
+        try:
+            found, completions = self.cq.poll(count)
+        except self._verbs.error as error:
+            raise Unavailable(f"completions of {self._name} cannot be read ({error}); look at the device") from None
         if not found:
             return []
         return [
@@ -148,8 +151,11 @@ class Completions:  # mutable: open, then closed
         ]  # fmt: skip
 
     def arm(self) -> None:
-        """The next completion makes the channel readable."""
-        self.cq.req_notify()
+        """The next completion makes the channel readable. Raises Unavailable."""
+        try:
+            self.cq.req_notify()
+        except self._verbs.error as error:
+            raise Unavailable(f"{self._name} does not tell of completions ({error}); look at the device") from None
 
     def acknowledge(self, count: int) -> None:
         """Acknowledges events that were taken; closing waits for that."""

@@ -1,10 +1,10 @@
 """The device and its completions on an asyncio loop: one for each process that speaks the rdma wire.
 
 It opens what the choice names when the first connection needs it, gives each connection a place on a completion queue
-that cannot overrun, and hands completions out: it polls for a bounded time while answers are awaited, then arms the
-event channel, so that an idle process polls nothing. Port and device events end the connections that they break. All
-of it runs in the loop's thread; `place` and `call_later` may be called from others. This module never judges a message.
-Read `fabric/rdma/connection.py` next.
+that cannot overrun, and hands completions out to them. Port and device events end the connections that they break.
+Events are taken in the loop's thread, completions there or by a caller that waits; `place` and `call_later` may be
+called from any. This module never judges a message. Read `fabric/rdma/rounds.py` for who takes completions, then
+`fabric/rdma/connection.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from fabric.rdma.alarms import GID_CHANGE, why_all_end, why_ends
 from fabric.rdma.budget import Budget
 from fabric.rdma.choice import Choice, choose
 from fabric.rdma.config import COMPLETIONS_PER_LINK, RdmaConfig
-from fabric.rdma.device import Completions, Device, Events
+from fabric.rdma.device import Device
 from fabric.rdma.facts import read_host
 from fabric.rdma.pulse import PULSE_S
+from fabric.rdma.rounds import Rounds
 from fabric.rdma.verbs import EVENTS, load
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from fabric.rdma.facts import Host
 
 _log = logging.getLogger(__name__)
-POLL_MAX = 64
-"""Completions taken before others get their turn."""
 LINKS_PER_QUEUE = 32
 """Connections on one completion queue: 32 x 132 completions, 264 KiB of a usual device's memory."""
 LINK_BITS = 32
@@ -68,28 +67,8 @@ class Place(NamedTuple):
 
     choice: Choice
     device: Device
-    completions: Completions
+    rounds: Rounds
     number: int
-
-
-class _Queue:
-    """A completion queue with a channel of its own: pyverbs cannot tell which of several queues an event is of, and one
-    that is not acknowledged to its own queue keeps that from ever being closed."""
-
-    __slots__ = ("completions", "events", "links")
-
-    def __init__(self, device: Device, depth: int) -> None:
-        self.events = Events(device)
-        try:
-            self.completions = Completions(device, self.events, depth)
-        except BaseException:  # whatever it was, nothing may stay behind it
-            self.events.close()
-            raise
-        self.links = 0
-
-    def close(self) -> None:
-        self.completions.close()
-        self.events.close()
 
 
 class Engine:  # mutable: opens a device, then serves it
@@ -101,13 +80,12 @@ class Engine:  # mutable: opens a device, then serves it
         self.config = config
         self.budget = Budget(config.pinned_bytes_max)
         self.expecting = 0
-        self.polls = 0
         self._loop = loop
         self._look = look
         self._lock = threading.Lock()
         self._device: Device | None = None
-        self._queues: list[_Queue] = []
-        self._members: dict[int, tuple[Member, _Queue]] = {}
+        self._queues: list[Rounds] = []
+        self._members: dict[int, tuple[Member, Rounds]] = {}
         self._next = 0
         self._closed = self._tending = False
         mine = weakref.ref(self)
@@ -156,13 +134,18 @@ class Engine:  # mutable: opens a device, then serves it
             if not self._tending:
                 self._tending = True
                 self.call_soon(self._tend)
-            return Place(choice, device, queue.completions, self._next)
+            return Place(choice, device, queue, self._next)
 
     def leave(self, number: int) -> None:
         """The connection's pairs are destroyed: nothing of it can come any more."""
         with self._lock:
             _, queue = self._members.pop(number)
             queue.links -= 1
+
+    @property
+    def polls(self) -> int:
+        """How often completions were looked for."""
+        return sum(queue.polls for queue in self._queues)
 
     @property
     def links(self) -> int:
@@ -204,7 +187,7 @@ class Engine:  # mutable: opens a device, then serves it
         if device is None:
             return
         with suppress(RuntimeError, OSError):
-            for fd in (device.async_fd, *(queue.events.fd for queue in self._queues)):
+            for fd in (device.async_fd, *(queue.fd for queue in self._queues)):
                 self._loop.remove_reader(fd)
         if self._members:  # pyverbs dies when it is used after its context: better the kernel ends it with the process
             _log.warning(
@@ -233,40 +216,22 @@ class Engine:  # mutable: opens a device, then serves it
 
         self.call_soon(attach)
 
-    def _new_queue(self, device: Device) -> _Queue:
+    def _new_queue(self, device: Device) -> Rounds:
         depth = min(LINKS_PER_QUEUE * COMPLETIONS_PER_LINK, device.limits.cqe)
         if depth < COMPLETIONS_PER_LINK * LINKS_PER_QUEUE and self._queues:
             raise ResourceExhausted(f"{device.name} holds {depth} completions only; serve fewer peers over rdma")
-        queue = _Queue(device, depth)
-        queue.completions.arm()
+        queue = Rounds(device, depth, self._hand_out, lambda: self.expecting > 0, self._spoiled, self.config.spin_us)
         self._queues.append(queue)
-        self._attach(queue.events.fd, lambda: self._readable(queue))
+        self._attach(queue.fd, lambda: self._readable(queue))
         return queue
 
-    def _readable(self, queue: _Queue) -> None:
-        if self._device is None:
-            return
-        while queue.events.take(queue.completions):
-            queue.completions.acknowledge(1)
-        self._drain()
-        if self.expecting and self.config.spin_us:
-            self._spin()
-        queue.completions.arm()
-        self._drain()  # what came between the last poll and the arming makes no event
-
-    def _spin(self) -> None:
-        end_s = time.monotonic() + self.config.spin_us / 1e6
-        while self.expecting and time.monotonic() < end_s:
-            self._drain()
+    def _readable(self, queue: Rounds) -> None:
+        if self._device is not None:
+            queue.readable(self._loop)
 
     def _drain(self) -> None:
         for queue in tuple(self._queues):
-            while True:
-                done = queue.completions.poll(POLL_MAX)
-                self.polls += 1
-                if not done:
-                    break
-                self._hand_out(done)
+            queue.take()
 
     def _hand_out(self, done: list[Done]) -> None:
         whose: dict[int, list[Done]] = {}
@@ -277,11 +242,19 @@ class Engine:  # mutable: opens a device, then serves it
             if found is not None:
                 found[0].completed(theirs)
 
+    def _spoiled(self, queue: Rounds) -> None:
+        with self._lock:
+            members = [member for member, its in self._members.values() if its is queue]
+        for member in members:
+            member.fail(NodeLost("taking what the NIC had done was interrupted; its requests go another way"))
+
     def _tend(self) -> None:
         with self._lock:
             self._tending = bool(self._members) and not self._closed
             members = [member for member, _ in self._members.values()]
         if self._tending:
+            for queue in self._queues:
+                queue.tend()
             now = time.monotonic()
             for member in members:
                 member.tend(now)

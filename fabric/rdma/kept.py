@@ -41,6 +41,10 @@ class Kept:  # mutable: holds leases
         if isinstance(answer.memory, Lease):
             self._answers[request_no] = answer, now
 
+    def knows(self, request_no: int) -> bool:
+        """Whether a reply was made already: it is here, or was given up."""
+        return request_no in self._answers or request_no in self._spent
+
     def find(self, request_no: int) -> Answer | None:
         """The reply, if it is here. Raises ResourceExhausted for one that was given up."""
         if request_no in self._spent:

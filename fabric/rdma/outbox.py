@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 WINDOW = 8
 """Pieces posted at a time: of 256 KiB each they fill 2 MiB, which is 80 us of a 200 Gbit/s link."""
-SIGNAL_EVERY = 4
+SIGNAL_EVERY, SIGNAL_UNTIL = 4, 6
+"""Pieces after which one asks for a completion; the last of a body may leave that to the frame behind it, as long as
+the window never fills with pieces that do not."""
 COUNT_MASK = (1 << 28) - 1
 """What of a sequence number comes back with its completion."""
 QUEUE_MAX = 1024
@@ -68,6 +70,11 @@ class Write:  # mutable: cut piece by piece
         self.begun = False
         self.frame_address = 0
         self._at = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether only the frame is left."""
+        return self._at >= self.nbytes
 
     def next(self, piece_bytes: int) -> tuple[int, int, int] | None:
         """(address, bytes, remote) of the next piece of the body; None when only the frame is left."""
@@ -126,7 +133,8 @@ class Outbox:  # mutable: a queue
         else:
             self._active.append(write)  # behind the others
             address, nbytes, remote = cut
-            signaled = self._since_signal + 1 >= SIGNAL_EVERY
+            due = SIGNAL_UNTIL if write.whole else SIGNAL_EVERY
+            signaled = self._since_signal + 1 >= due
             piece = Piece(write, address, nbytes, write.lkey, remote, last=False, signaled=signaled)
         self._since_signal = 0 if piece.signaled else self._since_signal + 1
         self._posted.append((write, piece.last))

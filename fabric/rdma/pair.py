@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fabric.errors import ResourceExhausted, Unavailable
 
@@ -43,6 +43,19 @@ class Manners:
     retry_count: int
     traffic_class: int
     service_level: int
+
+
+class OneSided(NamedTuple):  # made for each write or read
+    """A write of ours to `remote`, telling the peer `imm` if that is given, or a read of it."""
+
+    wr_id: int
+    address: int
+    nbytes: int
+    lkey: int
+    remote: int
+    rkey: int
+    imm: int | None = None
+    signaled: bool = True
 
 
 class Prepared:
@@ -96,8 +109,10 @@ class Pair:  # mutable: its state is the device's
         """Ready for receives to be posted. Raises Unavailable."""
         attributes = self._attributes(manners)
         attributes.qp_state = self._verbs.init
-        with self._refused("to initialise a queue pair"):
+        try:
             self._qp.to_init(attributes)
+        except self._verbs.error as error:
+            raise self._refusal("to initialise a queue pair", error) from None
 
     def to_rts(self, manners: Manners, route: Route) -> None:
         """Connected. The peer's address must be resolved before, else this waits for that with the interpreter's lock.
@@ -114,11 +129,13 @@ class Pair:  # mutable: its state is the device's
         path.traffic_class = manners.traffic_class
         handle = addr.AHAttr(gr=path, is_global=1, port_num=manners.port, dlid=route.lid, sl=manners.service_level)
         attributes.ah_attr = handle
-        with self._refused("to connect a queue pair"):
+        try:
             attributes.qp_state = verbs.rtr
             self._qp.to_rtr(attributes)
             attributes.qp_state = verbs.rts
             self._qp.to_rts(attributes)
+        except verbs.error as error:
+            raise self._refusal("to connect a queue pair", error) from None
 
     def to_error(self) -> None:
         """Nothing is sent or taken any more: all that is posted comes back flushed. Harmless twice."""
@@ -139,8 +156,10 @@ class Pair:  # mutable: its state is the device's
 
     def post_receive(self, prepared: Prepared) -> None:
         """Posts a prepared receive. Raises Unavailable."""
-        with self._refused("to post a receive"):
+        try:
             self._qp.post_recv(prepared.request)
+        except self._verbs.error as error:
+            raise self._refusal("to post a receive", error) from None
 
     def post_send(self, prepared: Prepared, wr_id: int, nbytes: int, *, signaled: bool) -> None:
         """Posts a prepared send of `nbytes`. Raises Unavailable."""
@@ -149,56 +168,43 @@ class Pair:  # mutable: its state is the device's
         request.send_flags = (self._verbs.signaled if signaled else 0) | (
             self._verbs.inline if nbytes <= self.inline else 0
         )
-        with self._refused("to post a send"):
-            self._qp.post_send(request)
-
-    def post_write(
-        self,
-        wr_id: int,
-        address: int,
-        nbytes: int,
-        lkey: int,
-        remote: int,
-        rkey: int,
-        imm: int | None,
-        *,
-        signaled: bool,
-    ) -> None:
-        """Writes to the peer's memory, telling it `imm` if that is given. Raises Unavailable."""
-        verbs = self._verbs
-        flags = (verbs.signaled if signaled else 0) | (verbs.inline if nbytes <= self.inline else 0)
-        self._post_one_sided(
-            wr_id, address, nbytes, lkey, remote, rkey,
-            verbs.write_op if imm is None else verbs.write_imm_op, flags, socket.htonl(imm or 0),
-        )  # fmt: skip
-
-    def post_read(self, wr_id: int, address: int, nbytes: int, lkey: int, remote: int, rkey: int) -> None:
-        """Reads the peer's memory into ours. Raises Unavailable."""
-        verbs = self._verbs
-        self._post_one_sided(wr_id, address, nbytes, lkey, remote, rkey, verbs.read_op, verbs.signaled, 0)
-
-    def _post_one_sided(
-        self,
-        wr_id: int,
-        address: int,
-        nbytes: int,
-        lkey: int,
-        remote: int,
-        rkey: int,
-        opcode: int,
-        flags: int,
-        imm: int,
-    ) -> None:
-        verbs = self._verbs
-        entry = verbs.wr.SGE(address, nbytes, lkey)
-        request = verbs.wr.SendWR(wr_id=wr_id, opcode=opcode, num_sge=1, sg=[entry], send_flags=flags, imm_data=imm)
         try:
-            request.set_wr_rdma(rkey, remote)
-            with self._refused("to post a write or read"):
-                self._qp.post_send(request)
-        finally:  # the device copied it, and nobody else frees it
-            request.close()
-            entry.close()
+            self._qp.post_send(request)
+        except self._verbs.error as error:
+            raise self._refusal("to post a send", error) from None
+
+    def post_writes(self, writes: list[OneSided]) -> None:
+        """Writes to the peer's memory, in this order and by one call of the device. Raises Unavailable."""
+        verbs = self._verbs
+        self._post_one_sided(writes, verbs.write_op, verbs.write_imm_op)
+
+    def post_read(self, read: OneSided) -> None:
+        """Reads the peer's memory into ours. Raises Unavailable."""
+        self._post_one_sided([read], self._verbs.read_op, self._verbs.read_op)
+
+    def _post_one_sided(self, wanted: list[OneSided], plain_op: int, telling_op: int) -> None:
+        """pyverbs keeps no reference to the next request of a chain, so all are held here until they are posted."""
+        verbs, held, request = self._verbs, [], None
+        inlines = plain_op == verbs.write_op
+        try:
+            for wr_id, address, nbytes, lkey, remote, rkey, imm, signaled in reversed(wanted):
+                flags = (verbs.signaled if signaled else 0) | (
+                    verbs.inline if inlines and nbytes <= self.inline else 0
+                )  # fmt: skip
+                entry = verbs.wr.SGE(address, nbytes, lkey)
+                held.append(entry)
+                request = verbs.wr.SendWR(
+                    wr_id=wr_id, opcode=plain_op if imm is None else telling_op, num_sge=1, sg=[entry],
+                    send_flags=flags, imm_data=socket.htonl(imm or 0), next_wr=request,
+                )  # fmt: skip
+                held.append(request)
+                request.set_wr_rdma(rkey, remote)
+            self._qp.post_send(request)
+        except verbs.error as error:
+            raise self._refusal("to post a write or read", error) from None
+        finally:  # the device copied them, and nobody else frees them
+            for each in held:
+                each.close()
 
     def close(self) -> None:
         """Destroys the pair: what the peer still sends finds nobody."""
@@ -218,21 +224,5 @@ class Pair:  # mutable: its state is the device's
         )
         return attributes
 
-    def _refused(self, what: str) -> _Refused:
-        return _Refused(self._verbs.error, f"{self._device.name} refused {what}")
-
-
-class _Refused:
-    """Turns pyverbs' error into ours; a class, since a generator would cost more than the post itself."""
-
-    __slots__ = ("_error", "_what")
-
-    def __init__(self, error: type[Exception], what: str) -> None:
-        self._error, self._what = error, what
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, self._error):
-            raise Unavailable(f"{self._what} ({error}); the connection is opened again") from None
+    def _refusal(self, what: str, error: Exception) -> Unavailable:
+        return Unavailable(f"{self._device.name} refused {what} ({error}); the connection is opened again")

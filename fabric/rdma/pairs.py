@@ -17,7 +17,7 @@ from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM, PIECES_DEPTH, 
 from fabric.rdma.domain import Domain, Use
 from fabric.rdma.engine import LINK_BITS
 from fabric.rdma.outbox import COUNT_MASK
-from fabric.rdma.pair import Manners, Pair, Prepared
+from fabric.rdma.pair import Manners, OneSided, Pair, Prepared
 from fabric.rdma.terms import PairNote
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER, READ_DONE, PULSE_DONE
 _KIND_BITS = 28
 assert COUNT_MASK == (1 << _KIND_BITS) - 1, "numbers fill what kinds leave"
 _SIZES = (64, 128, 256, 512, 1024, 2048, FRAME_ROOM)
-"""A send is rounded up to one of these, each prepared once for each place of the ring."""
+"""A send is rounded up to one of these powers of two, each prepared once for each place of the ring."""
 _SIGNAL_EVERY, _INLINE_BYTES = 8, 256
 _RECEIVES_AT, _SENDS_AT = 0, CTL_DEPTH * FRAME_ROOM
 _STAGES_AT = _SENDS_AT + SEND_DEPTH * FRAME_ROOM
@@ -86,7 +86,7 @@ class Pairs:  # mutable: posted to, then destroyed
         config = engine.config
         self._engine = engine
         place = engine.place(member, choice)
-        self._number = place.number
+        self._number, self.rounds = place.number, place.rounds
         self._pairs: list[Pair] = []
         self._registered: list[Registered] = []
         self._prepared: list[Prepared] = []
@@ -104,8 +104,8 @@ class Pairs:  # mutable: posted to, then destroyed
             self._view = memoryview(self._ring)
             self._memory = self._take(Registered(domain, engine.budget, self._at, _RING_BYTES, Use.RECEIVED))
             # One more send of each, for the marker, two reads and a pulse.
-            self._ctl = self._own(Pair(domain, place.completions, SEND_DEPTH + 4, CTL_DEPTH, _INLINE_BYTES))
-            self._bulk = self._own(Pair(domain, place.completions, PIECES_DEPTH + 1, BULK_DEPTH, _INLINE_BYTES))
+            self._ctl = self._own(Pair(domain, place.rounds.completions, SEND_DEPTH + 4, CTL_DEPTH, _INLINE_BYTES))
+            self._bulk = self._own(Pair(domain, place.rounds.completions, PIECES_DEPTH + 1, BULK_DEPTH, _INLINE_BYTES))
             self._verbs = domain.verbs
             self._manners = [
                 Manners(
@@ -173,7 +173,7 @@ class Pairs:  # mutable: posted to, then destroyed
         place = self._posted % SEND_DEPTH
         at = _SENDS_AT + place * FRAME_ROOM
         self._view[at : at + len(message)] = message
-        which = next(number for number, size in enumerate(_SIZES) if size >= len(message))
+        which = max(0, (len(message) - 1).bit_length() - 6)
         key = place * len(_SIZES) + which
         prepared = self._sends.get(key)
         if prepared is None:
@@ -187,13 +187,13 @@ class Pairs:  # mutable: posted to, then destroyed
         """This send, and all before it, are done."""
         self._done += ((number - self._done) & COUNT_MASK) + 1
 
-    def post_piece(self, piece: Piece, sequence: int) -> None:
-        """Writes a piece of a body, or the message behind it."""
-        write = piece.write
-        self._bulk.post_write(
-            self._wr_id(PIECE_SENT, sequence & COUNT_MASK), piece.address, piece.nbytes, piece.lkey,
-            piece.remote, write.rkey, write.imm if piece.last else None, signaled=piece.signaled,
-        )  # fmt: skip
+    def post_pieces(self, pieces: list[tuple[Piece, int]]) -> None:
+        """Writes pieces of bodies, and the messages behind them, each with its sequence number. Raises Unavailable."""
+        wr_id = self._wr_id(PIECE_SENT, 0)
+        self._bulk.post_writes([
+            OneSided(wr_id | no & COUNT_MASK, at, nbytes, lkey, remote, write.rkey, write.imm if last else None, told)
+            for (write, at, nbytes, lkey, remote, last, told), no in pieces
+        ])  # fmt: skip
 
     def post_reads(self, rkey: int, parts: tuple[tuple[int, int], ...]) -> None:
         """Reads (remote address, bytes) parts of the peer's memory, in this order, one behind the other into scratch
@@ -201,13 +201,13 @@ class Pairs:  # mutable: posted to, then destroyed
         at = 0
         for number, (remote, nbytes) in enumerate(parts):
             wr_id = self._wr_id(READ_DONE, number)
-            self._ctl.post_read(wr_id, self._at + _SCRATCH_AT + at, nbytes, self._memory.lkey, remote, rkey)
+            self._ctl.post_read(OneSided(wr_id, self._at + _SCRATCH_AT + at, nbytes, self._memory.lkey, remote, rkey))
             at += nbytes
 
     def post_pulse(self, remote: int, rkey: int) -> None:
         """Writes nothing to the peer's memory, which its NIC acknowledges. Raises Unavailable."""
         address, _, lkey = self.nothing
-        self._ctl.post_write(self._wr_id(PULSE_DONE, 0), address, 0, lkey, remote, rkey, None, signaled=True)
+        self._ctl.post_writes([OneSided(self._wr_id(PULSE_DONE, 0), address, 0, lkey, remote, rkey)])
 
     def scratch(self, nbytes: int) -> bytes:
         """What was read."""

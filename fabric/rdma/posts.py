@@ -97,8 +97,11 @@ class Posts:  # mutable: queues
             self._post(self._control.popleft())
         while self._queue and talk.ctl.may_send() and pairs.room:
             self._post(self._queue.popleft())
+        pieces = []
         while (taken := self._outbox.take(self._may_begin)) is not None:
-            pairs.post_piece(*taken)
+            pieces.append(taken)
+        if pieces:
+            pairs.post_pieces(pieces)
 
     def pump_with_credit(self) -> None:
         """The same after messages came: their credit is given back, alone if nothing else is to be said."""

@@ -17,6 +17,7 @@ from fabric.memory.slots import SLOT_BYTES_MIN, Slot
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import FRAMES_BYTES, RegionNote, same_region
 from fabric.rdma.pairs import address_of
+from fabric.transport import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -34,13 +35,15 @@ class NodeRegion:  # mutable: lends, then empties
     """One session's arena. `users` counts what runs in it or is sent from it, `left` says that the peer sends nothing
     there any more."""
 
-    __slots__ = ("_registered", "arena", "channel", "left", "note", "users")
+    __slots__ = ("_registered", "arena", "begins", "channel", "left", "note", "users")
 
     def __init__(self, connection: Connection, number: int, channel: Channel) -> None:
         arena = channel.arena
         if arena is None:
             raise Unavailable("the node behind this port lends no memory, so nothing can be written to it; use rpc")
         self.channel = channel
+        self.begins = channel if isinstance(channel, Begins) else None
+        """The same, where a call to the node can be begun without a coroutine."""
         self.arena: Arena = arena
         window = arena.lease(arena.nbytes // 2)
         frames = arena.lease(FRAMES_BYTES)

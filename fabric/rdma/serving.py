@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import NodeLost, OverspillError, ProtocolError
+from fabric.errors import ArenaFull, NodeLost, OverspillError, ProtocolError, ReplyTooLarge
 from fabric.frame import Kind, check_header, decode_request
 from fabric.hello import encode_pong
 from fabric.layout import parse_layout
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fabric.rdma.connection import Connection
     from fabric.rdma.heads import Head, RegionNote
     from fabric.rdma.regions import NodeRegion, OpenSession
-    from fabric.transport import PeerFacts
+    from fabric.transport import Answer, PeerFacts
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.05
@@ -199,27 +199,54 @@ class Serving:  # mutable: one peer's connection
             region, memory = found, found.input_at(request.body_offset, request.body_bytes)
         self._running.add(request_id)
         self._memory.began(region)
-        self._start(self._serve(request, Body(layout, memory), region, head.note))
+        body, note = Body(layout, memory), head.note
+
+        def done(outcome: Answer | OverspillError) -> None:
+            if isinstance(outcome, ArenaFull | ReplyTooLarge):
+                self._start(self._serve(request, body, region, note), even_if_lost=True)
+            else:
+                self._finish(request, outcome, body, note)
+                self._done(body, region)
+
+        if self._lost or not self._questions.begin(request, body, region, len(self._running), done):
+            self._start(self._serve(request, body, region, note))
 
     async def _serve(self, request: RequestFrame, body: Body, region: NodeRegion, reply_region: int) -> None:
-        request_id = RequestId(request.client_id, request.request_no)
+        outcome: Answer | OverspillError
         try:
-            answer = await self._questions.answer(request, body, region, len(self._running))
-            self._running.discard(request_id)  # before its final frame: the id may come again as soon as that is there
-            self._way_back.reply(request, answer, reply_region, body)
-        except OverspillError as error:
-            self._running.discard(request_id)
-            self._way_back.refuse(request, error, body)
+            outcome = await self._questions.answer(request, body, region, len(self._running))
+        except Exception as error:  # noqa: BLE001 - a bug of ours must still end the caller's wait
+            outcome = self._told(request, error)
+        self._finish(request, outcome, body, reply_region)
+        self._done(body, region)
+
+    def _finish(
+        self, request: RequestFrame, outcome: Answer | OverspillError, body: Body, reply_region: int
+    ) -> None:  # fmt: skip
+        """Sends the final frame of a request."""
+        # Before that frame: the id may come again as soon as it is there.
+        self._running.discard(RequestId(request.client_id, request.request_no))
+        if not isinstance(outcome, OverspillError):
+            try:
+                self._way_back.reply(request, outcome, reply_region, body)
+            except Exception as error:  # noqa: BLE001 - as above
+                outcome = self._told(request, error)
+        if isinstance(outcome, OverspillError):
+            self._way_back.refuse(request, outcome, body)
             self.look()
-        except Exception:  # noqa: BLE001 - a bug of ours must still end the caller's wait, with a fate that is true
-            _log.exception("request %s failed in the rdma port", request_id)
-            self._running.discard(request_id)
-            bug = OverspillError("the node's rdma port failed on this request; its log tells why, report it")
-            self._way_back.refuse(request, bug, body)
-        finally:
-            self._memory.ended(region)
+
+    def _told(self, request: RequestFrame, error: Exception) -> OverspillError:
+        """What the caller is told of an error; a bug of ours has a fate that is true, too."""
+        if isinstance(error, OverspillError):
+            return error.with_traceback(None)
+        _log.error("request %d of client %016x failed here", request.request_no, self.client_id, exc_info=error)
+        return OverspillError("the node's rdma port failed on this request; its log tells why, report it")
+
+    def _done(self, body: Body, region: NodeRegion) -> None:
+        """The final frame of a request is out."""
+        self._memory.ended(region)
         if isinstance(body.memory, Lease) and body.memory.slot.writers:
-            await self._release_later(body.memory, region)
+            self._start(self._release_later(body.memory, region))
 
     async def _release_later(self, lease: Lease, region: NodeRegion) -> None:
         """The final frame is out, and an executor may still read the input: the caller keeps the place until then."""
@@ -254,7 +281,7 @@ class Serving:  # mutable: one peer's connection
     async def _run_out(self) -> None:
         """What runs comes to its end, and kept replies stay for as long as the caller may ask for them elsewhere."""
         end_s, me, kept = time.monotonic() + HELD_S, asyncio.current_task(), self._questions.kept
-        while time.monotonic() < end_s and (len(kept) or self._tasks - {me}):  # noqa: ASYNC110 - no hurry
+        while time.monotonic() < end_s and (len(kept) or self._running or self._tasks - {me}):  # noqa: ASYNC110 - no hurry
             await asyncio.sleep(LOOK_S)
         self.bury()
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from fabric.errors import ProtocolError, StaleEpoch, Unavailable, VersionMismatch
+from fabric.rdma.choice import gid_text
 from fabric.rdma.heads import (
     REGION,
     REGION_BYTES_MAX,
@@ -126,8 +127,8 @@ def read_terms(message: bytes) -> Terms:
     except UnicodeDecodeError:
         raise ProtocolError("a record of RDMA terms has a name that is no text; the peer must correct it") from None
     return Terms(
-        oldest, newest, name, node_epoch, link_epoch, _LAYERS[layer], lid, IPv6Address(gid).exploded, mtu, read_depth,
-        PairNote(ctl_num, ctl_psn), PairNote(bulk_num, bulk_psn), ctl_depth, bulk_depth, frame_room, nonce,
+        oldest, newest, name, node_epoch, link_epoch, _LAYERS[layer], lid, gid_text(str(IPv6Address(gid))), mtu,
+        read_depth, PairNote(ctl_num, ctl_psn), PairNote(bulk_num, bulk_psn), ctl_depth, bulk_depth, frame_room, nonce,
         region, page,
     )  # fmt: skip
 

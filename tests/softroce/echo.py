@@ -119,10 +119,11 @@ class _Loop:
 class EchoWorld:  # mutable: `pause_s` and `listener` are the test's to change
     """A listener and callers of it."""
 
-    def __init__(self, page: mmap | None = None) -> None:
+    def __init__(self, page: mmap | None = None, config: RdmaConfig = CONFIG) -> None:
         self.pause_s = 0.0
         self._loops = [_Loop("caller"), _Loop("node")]
-        self.caller, self.node = (Engine(one.loop, CONFIG) for one in self._loops)
+        self.node_loop = self._loops[1].loop
+        self.caller, self.node = (Engine(one.loop, config) for one in self._loops)
         self.listener = RdmaListener(self.node, lambda _, nbytes: EchoNode(self, nbytes), FACTS, page)
         self._lock = threading.RLock()
         self._number = 0
@@ -139,6 +140,10 @@ class EchoWorld:  # mutable: `pause_s` and `listener` are the test's to change
             return asyncio.run_coroutine_threadsafe(answer, self._loops[1].loop).result(OPEN_S)[0], NoLine()
 
         return RdmaChannel.open(self.caller, bootstrap, CLIENT, after(OPEN_S), (FACTS.node_id, FACTS.node_epoch))
+
+    def offer_at_once(self) -> None:
+        """The next channel is not to wait for its turn: the test has lifted the listener's limit."""
+        self._opened_s = 0.0
 
     def request(self, body: Body, reply_bytes: int = 0) -> Call:
         """The next request; all before it are acknowledged that `echoes` does not wait for."""

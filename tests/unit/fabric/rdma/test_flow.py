@@ -217,3 +217,20 @@ def test_every_state_but_the_last_can_be_ended() -> None:
 def test_an_edge_that_is_not_there_is_a_bug_of_ours() -> None:
     with pytest.raises(IllegalTransition):
         step(LinkState.NEW, LinkEvent.PROVED)
+
+
+@pytest.mark.parametrize("pieces", range(1, 9))
+def test_a_full_window_always_holds_a_piece_that_will_be_told_of(pieces: int) -> None:
+    """Else nothing would settle what was posted, and nothing more be posted, whatever the bodies' sizes are."""
+    outbox = Outbox(PIECE)
+    for _ in range(40):
+        outbox.put(_write(pieces * PIECE))
+    told: deque[bool] = deque(maxlen=WINDOW)
+    number = -1
+    while (taken := outbox.take(lambda: True)) is not None:
+        piece, number = taken
+        told.append(piece.signaled)
+        if outbox.posted == WINDOW:
+            assert any(told)
+            outbox.settled(number - WINDOW + 1 + max(at for at, signaled in enumerate(told) if signaled))
+    assert outbox.posted == 0 or any(told)

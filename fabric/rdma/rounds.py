@@ -1,0 +1,224 @@
+"""One completion queue, and who takes what is on it: the loop, or a caller that waits anyway.
+
+The loop watches the queue's event channel. A caller in a thread of its own takes over while it waits: its answer then
+wakes that thread alone, and costs no hand-over of the interpreter's lock. One thread at a time takes completions, so
+they keep their order. While answers are awaited the queue is polled for a bounded time, then the channel is armed, so
+that an idle process polls nothing. This module knows no connection. Read `fabric/rdma/engine.py` next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from contextlib import ExitStack, suppress
+from threading import get_ident, main_thread
+from typing import TYPE_CHECKING
+
+from fabric.errors import OverspillError
+from fabric.rdma.device import Completions, Events
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from fabric.rdma.bell import Bell
+    from fabric.rdma.device import Device, Done
+
+_log = logging.getLogger(__name__)
+POLL_MAX = 64
+"""Completions taken before others get their turn."""
+ACKNOWLEDGE_EVERY = 64
+"""Events are only counted by an acknowledgement, which closing waits for."""
+_LEAVE_S = 1.0
+"""A thread that leads leaves as soon as it is rung; what it does then is bounded by one batch."""
+
+
+class Rounds:  # mutable: open, then closed
+    """A completion queue with a channel of its own: pyverbs cannot tell which of several queues an event is of, and one
+    that is not acknowledged to its own queue keeps that from ever being closed. `hand_out` gets what was taken, in the
+    order of the queue; `busy` says that answers are awaited; `spoiled` is told that completions were lost."""
+
+    def __init__(
+        self, device: Device, depth: int, hand_out: Callable[[list[Done]], None], busy: Callable[[], bool],
+        spoiled: Callable[[Rounds], None], spin_us: int,
+    ) -> None:  # fmt: skip
+        self._spoiled = spoiled
+        self._closed = False
+        self.links = 0
+        self.polls = 0
+        self._hand_out, self._busy, self._spin_s = hand_out, busy, spin_us / 1e6
+        self._lock = threading.RLock()
+        self._leading = threading.Lock()
+        self._counting = threading.Lock()
+        self._others = 0
+        self._shut = self._wanted = False
+        self._armed = True
+        self._unacknowledged = 0
+        self.events = Events(device)
+        with ExitStack() as failed:
+            failed.callback(self.events.close)
+            self._completions = Completions(device, self.events, depth)
+            failed.callback(self._completions.close)
+            self._completions.arm()
+            failed.pop_all()
+        self._gate = select.epoll()
+        """What the loop watches in the channel's place: it can be shut from any thread."""
+        self._gate.register(self.events.fd, select.EPOLLIN)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self.events.fd, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+
+    @property
+    def completions(self) -> Completions:
+        """Where pairs put their completions."""
+        return self._completions
+
+    @property
+    def fd(self) -> int:
+        """Readable when the loop has something to take."""
+        return self._gate.fileno()
+
+    def readable(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop's turn, when `fd` is readable."""
+        self._told()
+        if self._spin_s and self._busy():
+            loop.call_soon(self._spin, loop, time.monotonic() + self._spin_s)
+        else:
+            self._rest()
+
+    def take(self) -> None:
+        """Takes what there is, without waiting for anything."""
+        self._carefully(self._take)
+
+    def _take(self) -> None:
+        while True:
+            done = self._completions.poll(POLL_MAX)
+            self.polls += 1
+            if done:
+                self._hand_out(done)
+            if len(done) < POLL_MAX:
+                return
+
+    def _carefully(self, action: Callable[[], None]) -> None:
+        """Does it as the only thread; whatever goes wrong, connections whose completions were lost end."""
+        try:
+            with self._lock:
+                if not self._closed:
+                    action()
+        except OverspillError as error:  # the device
+            _log.warning("%s", error)
+            self._spoiled(self)
+        except Exception:  # noqa: BLE001 - a bug of ours is not for the caller that happened to lead
+            _log.exception("completions could not be handed out; their connections end")
+            self._spoiled(self)
+        except BaseException:  # the thread that leads may be the one that interrupts come to
+            self._spoiled(self)
+            raise
+
+    def lead(self, bell: Bell, end_s: float) -> bool:
+        """Takes completions in this thread until `bell` has rung or the time is up; False where somebody does already,
+        and in the main thread: a signal's handler may raise anywhere in that. Blocks: not for the loop."""
+        if self._closed or get_ident() == main_thread().ident or not self._leading.acquire(blocking=False):
+            return False
+        try:
+            bell.wakes(self._wake)
+            if not self._shut:
+                self._shut = True
+                self._gate.modify(self.events.fd, 0)
+            self._lead(bell, end_s)
+        finally:
+            bell.wakes(-1)
+            self._leading.release()
+            if self._others or self._wanted:
+                self.open()
+        return True
+
+    def open(self) -> None:
+        """The loop takes completions again, if nobody leads. A thread that led leaves the gate shut, since it mostly
+        comes back at once: whoever waits otherwise opens it, and the engine does now and then."""
+        if not self._shut:
+            return
+        self._wanted = True  # whoever leads does it when it leaves
+        if self._leading.acquire(blocking=False):
+            try:
+                self._wanted = False
+                if self._shut and not self._closed:
+                    self._shut = False
+                    self._gate.modify(self.events.fd, select.EPOLLIN)
+            finally:
+                self._leading.release()
+
+    def tend(self) -> None:
+        """Opens it, and arms a channel that could not be armed before; the engine calls it every now and then."""
+        self.open()
+        if not self._armed:
+            self._rest()
+
+    def waits(self, more: int) -> None:
+        """So many more wait now who do not lead, or fewer. Safe from any thread."""
+        with self._counting:
+            self._others += more
+        if more > 0:
+            self.open()
+
+    def close(self) -> None:
+        """Closes both; what was posted to the queue's pairs must have come back. Nobody leads any more."""
+        self._leading.acquire(timeout=_LEAVE_S)  # for good
+        with self._lock:
+            self._closed = True
+            self._completions.acknowledge(self._unacknowledged)
+            self._completions.close()
+            self.events.close()
+            self._gate.close()
+            os.close(self._wake)
+
+    def _lead(self, bell: Bell, end_s: float) -> None:
+        now = time.monotonic()
+        spin_s = now + self._spin_s
+        while self._spin_s and now < spin_s and not (bell.rung or self._closed):
+            self.take()
+            now = time.monotonic()
+        while not (bell.rung or self._closed) and now < end_s:
+            for fd, _ in self._poll.poll((end_s - now) * 1e3 + 1):
+                if fd == self._wake:
+                    with suppress(BlockingIOError):
+                        os.eventfd_read(fd)
+                else:
+                    self._told()
+                    self._rest()
+            if not bell.rung:
+                now = time.monotonic()
+
+    def _told(self) -> None:
+        """The channel has an event: it is for what is taken now."""
+        self._carefully(self._take_told)
+
+    def _take_told(self) -> None:
+        if self.events.take(self._completions):
+            self._unacknowledged += 1
+            if self._unacknowledged >= ACKNOWLEDGE_EVERY:
+                self._completions.acknowledge(self._unacknowledged)
+                self._unacknowledged = 0
+        self._take()
+
+    def _rest(self) -> None:
+        """Arms the channel; what came between the last poll and that makes no event."""
+        self._carefully(self._arm)
+
+    def _arm(self) -> None:
+        self._armed = False
+        self._completions.arm()
+        self._armed = True
+        self._take()
+
+    def _spin(self, loop: asyncio.AbstractEventLoop, end_s: float) -> None:
+        """Polls once in each turn of the loop, so that what was handed out goes on meanwhile."""
+        self.take()
+        if self._busy() and time.monotonic() < end_s:
+            loop.call_soon(self._spin, loop, end_s)
+        else:
+            self._rest()
