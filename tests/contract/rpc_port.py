@@ -19,14 +19,16 @@ OPEN_S = 5.0
 
 def main() -> None:
     """Serves."""
-    path, node_id, epoch, port = sys.argv[1:]
+    path, node_id, epoch, port, *host = sys.argv[1:]
     facts = PeerFacts(node_id, int(epoch), 1)
 
     def open_channel(client_id: int, arena_bytes: int) -> LocalChannel:
         soon = Deadline.after(OPEN_S, time.monotonic())
         return LocalChannel.open(path, client_id, soon, arena_bytes, (node_id, int(epoch)))
 
-    server = RpcServer(RpcServerConfig(port=int(port), threads_max=64), open_channel, facts)
+    server = RpcServer(
+        RpcServerConfig(host=host[0] if host else "127.0.0.1", port=int(port), threads_max=64), open_channel, facts
+    )
     sys.stdout.write(f"{server.start()}\n")
     sys.stdout.flush()
     sys.stdin.read()

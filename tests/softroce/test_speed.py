@@ -1,40 +1,51 @@
-"""The wire against bare pyverbs, both between the same two guests in one run: a ratio is all that emulation can tell.
+"""The wire against bare pyverbs, both between the same two guests in one run: ratios are all that guests can tell.
 
-The rpc wire's figures stand beside them, for the record; nothing is claimed from them about real networks.
+Under a user-mode kernel user code runs at this machine's own speed, and each system call is dear; under emulation it is
+the interpreter that is. So both are run. The rpc wire's figures, and perftest's, stand beside ours for the record;
+nothing is claimed from them about real networks.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.contract.world import BlockingCaller, Client, release
+from tests.contract.world import AsyncCaller, BlockingCaller, Client, release
 from tests.softroce.lab import here
-from tests.softroce.worlds import EVENTS_ONLY, RdmaWorld
+from tests.softroce.worlds import EVENTS_ONLY, GuestWorld, RdmaWorld, RpcWorld, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.contract.world import Bytes
 
-pytestmark = [pytest.mark.guests(2), pytest.mark.long, pytest.mark.timeout(600)]
-PINGS, WRITES, ROUNDS = 200, 48, 3
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+PINGS, WRITES, ROUNDS = 200, 64, 5
 CASE_S = 120.0
 IN_FLIGHT = 4
 STREAM_SHARE_MIN, PING_FACTOR_MAX = 0.85, 3.0
+IDLE_S, IDLE_CPU_MAX = 10.0, 0.01
+STAGES = [
+    pytest.param("native", marks=pytest.mark.guests(2, "native")),
+    pytest.param("emulated", marks=pytest.mark.guests(2)),
+]
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[RdmaWorld]:
+@pytest.fixture(scope="module", params=STAGES)
+def world(request: pytest.FixtureRequest) -> Iterator[RdmaWorld]:
+    assert request.param
     made = RdmaWorld(EVENTS_ONLY)
     yield made
     made.close()
+    settle()
 
 
 @pytest.fixture(scope="module")
@@ -52,45 +63,116 @@ def run_bare(case: str, count: int) -> list[float]:
     return times
 
 
-@pytest.mark.long
-@pytest.mark.xfail(reason="missed: 7.4 ms against 0.85 ms, 8.7 times; why is not known yet")
+def in_a_thread(work: Callable[[], float]) -> float:
+    """As a service calls: the main thread, which signals interrupt, waits for the loop to take its answers."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(work()), name="caller")
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def ping(client: Client, body: Bytes) -> float:
+    """The median round trip of 64 bytes, in seconds."""
+    took = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        client.call("touch", body[:64], timeout_s=20.0)
+        took.append(time.perf_counter() - began)
+    return statistics.median(took)
+
+
+def stream(world: GuestWorld, client: Client, body: Bytes) -> tuple[float, float]:
+    """Seconds, and seconds of processor time here, of 1 MiB requests that lie in leases, a few at a time. The node
+    reads 64 bytes of each and answers 64: what is measured is the way there."""
+    calls = [client.request("touch", body, "lease") for _ in range(IN_FLIGHT)]
+
+    async def one(bodies: list[object], left: Iterator[int]) -> None:
+        call = bodies.pop()
+        for _ in left:
+            answer = client.request("touch", body[:64])
+            answer.body = call.body  # type: ignore[attr-defined]
+            release(await client.channel.call_async(answer, world.deadline(60.0)))
+
+    async def all_of_them() -> None:
+        bodies: list[object] = list(calls)
+        left = iter(range(WRITES))
+        await asyncio.gather(*(one(bodies, left) for _ in range(IN_FLIGHT)))
+
+    loop = world._loop.loop if isinstance(world, RdmaWorld) else client.caller.loop  # type: ignore[attr-defined]
+    began, cpu_s = time.perf_counter(), time.process_time()
+    asyncio.run_coroutine_threadsafe(all_of_them(), loop).result(CASE_S)
+    took = time.perf_counter() - began, time.process_time() - cpu_s
+    for call in calls:
+        call.body.memory.release()  # type: ignore[union-attr]
+    return took
+
+
+def per_gib(cpu_s: list[float]) -> float:
+    return statistics.median(cpu_s) * 1024 / WRITES
+
+
+@pytest.mark.xfail(reason="not seen to hold on a busy machine: docs/rdma.md has what was seen")
 def test_a_small_call_costs_three_bare_round_trips_at_most(world: RdmaWorld, body: Bytes) -> None:
     caller = BlockingCaller()
     bare_s, ours_s = [], []
     with Client(world, caller) as client:
+        in_a_thread(lambda: ping(client, body))
         for _ in range(ROUNDS):
             bare_s.append(statistics.median(run_bare("ping", PINGS)))
-            took = []
-            for _ in range(PINGS):
-                began = time.perf_counter()
-                client.call("echo", body[:64], timeout_s=20.0)
-                took.append(time.perf_counter() - began)
-            ours_s.append(statistics.median(took))
+            ours_s.append(in_a_thread(lambda: ping(client, body)))
     caller.close()
-    bare_p50_ms, ours_p50_ms = statistics.median(bare_s) * 1e3, statistics.median(ours_s) * 1e3
-    sys.stderr.write(f"64 B p50: bare {bare_p50_ms:.2f} ms, ours {ours_p50_ms:.2f} ms\n")
-    assert ours_p50_ms <= PING_FACTOR_MAX * bare_p50_ms, (ours_p50_ms, bare_p50_ms)
+    bare_ms, ours_ms = statistics.median(bare_s) * 1e3, statistics.median(ours_s) * 1e3
+    sys.stdout.write(f"64 B p50: bare {bare_ms:.2f} ms, ours {ours_ms:.2f} ms, {ours_ms / bare_ms:.1f} times\n")  # -rP
+    assert ours_ms <= PING_FACTOR_MAX * bare_ms, (ours_ms, bare_ms)
 
 
-@pytest.mark.long
-@pytest.mark.xfail(reason="missed: 38 MB/s against 79 MB/s, 49 %; why is not known yet")
+@pytest.mark.xfail(reason="not seen to hold on a busy machine: docs/rdma.md has what was seen")
 def test_a_stream_of_large_calls_keeps_up_with_bare_writes(world: RdmaWorld, body: Bytes) -> None:
-    """The node reads 64 bytes of each input and answers 64: what is compared is the way there."""
-    caller = BlockingCaller()
-    bare_s, ours_s = [], []
-    with Client(world, caller) as client:
+    caller = AsyncCaller()
+    bare_s: list[float] = []
+    ours_s, cpu_s, rpc_s, rpc_cpu_s = ([0.0][:0] for _ in range(4))
+    rpc_world = RpcWorld()
+    with Client(world, caller) as client, Client(rpc_world, caller) as rpc:
+        stream(world, client, body)
         for _ in range(ROUNDS):
             bare_s += run_bare("stream", WRITES)
-            began = time.perf_counter()
-            running = []
-            for _ in range(WRITES):
-                running.append(client.start("touch", body, timeout_s=60.0))
-                if len(running) >= IN_FLIGHT:
-                    release(running.pop(0).result(60.0))
-            for future in running:
-                release(future.result(60.0))
-            ours_s.append(time.perf_counter() - began)
+            for whose, at, took_s, used_s in (
+                (world, client, ours_s, cpu_s), (rpc_world, rpc, rpc_s, rpc_cpu_s)
+            ):  # fmt: skip
+                took, cpu = stream(whose, at, body)
+                took_s.append(took)
+                used_s.append(cpu)
     caller.close()
-    bare_mb_s, ours_mb_s = (WRITES * 1.048576 / statistics.median(times) for times in (bare_s, ours_s))
-    sys.stderr.write(f"1 MiB stream: bare {bare_mb_s:.1f} MB/s, ours {ours_mb_s:.1f} MB/s\n")
-    assert ours_mb_s >= STREAM_SHARE_MIN * bare_mb_s, (ours_mb_s, bare_mb_s)
+    rpc_world.close()
+    bare, ours, rpc_rate = (WRITES * 1.048576 / statistics.median(times) for times in (bare_s, ours_s, rpc_s))
+    sys.stdout.write(
+        f"1 MiB stream: bare {bare:.0f} MB/s, ours {ours:.0f} MB/s at {per_gib(cpu_s):.1f} s of processor time per GiB,"
+        f" rpc {rpc_rate:.0f} MB/s at {per_gib(rpc_cpu_s):.1f}; ib_write_bw: {perftest()}\n"
+    )  # for -rP
+    assert ours >= STREAM_SHARE_MIN * bare, (ours, bare)
+
+
+def perftest() -> str:
+    """What rdma-core's own tool says of 1 MiB writes, in MiB/s."""
+    words = ("ib_write_bw", "-d", "rxe0", "-x", "1", "-s", "1048576", "-n", "60", "-F")
+    try:
+        here.run(1, "bash", "-c", f"nohup {' '.join(words)} >/tmp/ib_write_bw 2>&1 </dev/null & sleep 2")
+        said = here.run(0, *words, "10.77.0.2", timeout_s=60.0)
+    except here.AskError as error:
+        return f"none ({str(error)[-100:]})"
+    return next((line.split()[3] + " MiB/s" for line in said.splitlines() if line.startswith(" 1048576")), "none")
+
+
+def test_an_idle_link_costs_nothing(world: RdmaWorld, body: Bytes) -> None:
+    caller = BlockingCaller()
+    with Client(world, caller) as client:
+        client.flips(body[: 64 << 10])
+        time.sleep(1.0)
+        polls, began_s, cpu_s = world.engine.polls, time.monotonic(), time.process_time()
+        time.sleep(IDLE_S)
+        share = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
+        sys.stdout.write(f"idle: {share:.2%} of a processor\n")  # for -rP
+        assert world.engine.polls - polls <= 2 * IDLE_S
+        assert share < IDLE_CPU_MAX * (5 if here.emulated() else 1)
+    caller.close()

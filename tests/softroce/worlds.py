@@ -40,6 +40,8 @@ ARENA_BYTES = 192 << 20
 EVENTS_ONLY, SPINNING = 0, 50
 FENCED_S = 10.0
 """A closed connection is fenced half a second later, whatever its peer does; an emulated machine may need more."""
+OFFER_PAUSE_S = 0.11
+"""A caller may make ten offers a second."""
 NET_S, PATIENCE = 5.0, 4.0
 PATIENT_ACK, FAULT_ACK = 18, 16
 """7.5 s until a silent peer is an error, and 1.9 s where that is what a test waits for, instead of a node's 0.5 s:
@@ -149,6 +151,7 @@ class RdmaWorld(GuestWorld):
 
     def __init__(self, spin_us: int, ack_timeout: int = PATIENT_ACK, arena_bytes: int = ARENA_BYTES) -> None:
         self._arena_bytes = arena_bytes
+        self._opened_s = 0.0
         super().__init__(GuestNode(here.nodes() - 1, "tests.softroce.rdma_port", str(spin_us), str(ack_timeout)))
         self.name = f"rdma{here.nodes()}"
         self._loop = Loop()
@@ -160,6 +163,8 @@ class RdmaWorld(GuestWorld):
 
     def open_channel(self, timeout_s: float = 15.0) -> Channel:
         expect = (self.node.node_id, self.node.node_epoch)
+        time.sleep(max(0.0, self._opened_s + OFFER_PAUSE_S - time.monotonic()))
+        self._opened_s = time.monotonic()
         arena = Arena.create(self._arena_bytes)
         return RdmaChannel.open(self.engine, self.bootstrap, os.getpid(), self.deadline(timeout_s), expect, arena)
 
@@ -197,17 +202,17 @@ class RdmaWorld(GuestWorld):
 
 
 class RpcWorld(GuestWorld):
-    """The wire that RDMA falls back to, in one guest."""
+    """The wire that RDMA falls back to."""
 
     name = "rpc"
     bytes_budget = 32 << 20
 
     def __init__(self) -> None:
-        super().__init__(GuestNode(here.nodes() - 1, "tests.contract.rpc_port", "PORT"))
+        super().__init__(GuestNode(here.nodes() - 1, "tests.contract.rpc_port", "PORT", "0.0.0.0"))
 
     def open_channel(self, timeout_s: float = 15.0) -> Channel:
         expect = (self.node.node_id, self.node.node_epoch)
-        address = f"127.0.0.1:{self.node.port}"  # where the suite's port listens
+        address = f"{here.plain_address(self.node.where)}:{self.node.port}"
         arena = Arena.create(ARENA_BYTES)
         return RpcChannel.open(address, os.getpid(), self.deadline(timeout_s), RpcConfig(), arena, expect)
 

@@ -139,3 +139,8 @@ class Process:
         if self.code is None:
             self.code = ask("wait", self._handle, timeout_s)
         return self.code
+
+
+def emulated() -> bool:
+    """Whether the processor of this guest is emulated, and not this machine's own."""
+    return "OVERSPILL_LAB_TALK" not in os.environ

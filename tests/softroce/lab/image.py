@@ -86,10 +86,11 @@ def _build(image: Image, suite: Suite) -> None:
         unpacked = work / "kernel"
         unpacked.mkdir()
         with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as tar:
-            subprocess.run(
-                ["tar", "-x", "-C", str(unpacked), "./boot", "./lib/modules"], stdin=tar.stdout, check=True, timeout=200
-            )
-        modules = kernel.Modules(next((unpacked / "lib/modules").iterdir()))
+            # Debian 13 has the modules below usr, Debian 12 has not.
+            wanted = ["--wildcards", "./boot*", "*/lib/modules/*"]
+            subprocess.run(["tar", "-x", "-C", str(unpacked), *wanted], stdin=tar.stdout, check=True, timeout=200)
+        places = [unpacked / "usr/lib/modules", unpacked / "lib/modules"]
+        modules = kernel.Modules(next(place for base in places if base.is_dir() for place in base.iterdir()))
         root = packages.root_tree(work, lines, suite)
         packages.wheels(root, suite)
         _finish(root, modules, suite)
