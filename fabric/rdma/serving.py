@@ -229,7 +229,7 @@ class Serving:  # mutable: one peer's connection
         if not isinstance(outcome, OverspillError):
             try:
                 self._way_back.reply(request, outcome, reply_region, body)
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - a bug of ours must still end the caller's wait
                 outcome = self._told(request, error)
         if isinstance(outcome, OverspillError):
             self._way_back.refuse(request, outcome, body)
@@ -281,7 +281,7 @@ class Serving:  # mutable: one peer's connection
     async def _run_out(self) -> None:
         """What runs comes to its end, and kept replies stay for as long as the caller may ask for them elsewhere."""
         end_s, me, kept = time.monotonic() + HELD_S, asyncio.current_task(), self._questions.kept
-        while time.monotonic() < end_s and (len(kept) or self._running or self._tasks - {me}):  # noqa: ASYNC110 - no hurry
+        while time.monotonic() < end_s and (len(kept) or self._running or self._tasks - {me}):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         self.bury()
 
