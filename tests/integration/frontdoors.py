@@ -114,6 +114,12 @@ def running_front(folder: Path, models: Path, *words: str) -> Iterator[Front]:
         yield Front(node)
 
 
+def wait_serving(front: Front, *models: str) -> None:
+    """Until clients are told that the server and these models are ready: a front door asks its node once a second."""
+    with grpc_client(front.grpc) as client:
+        wait_until(lambda: client.is_server_ready() and all(client.is_model_ready(model) for model in models))
+
+
 @contextmanager
 def grpc_client(address: str) -> Iterator[Any]:
     """A stock client for gRPC."""

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.integration.frontdoors import ECHO, code, config, given, grpc_client, http_client, running_front
+from tests.integration.frontdoors import (
+    ECHO,
+    code,
+    config,
+    given,
+    grpc_client,
+    http_client,
+    running_front,
+    wait_serving,
+)
 from tests.integration.nodes import wait_until, write_model
 
 if TYPE_CHECKING:
@@ -45,6 +54,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     write_model(folder / "models", "count", COUNT, config({"x": "-1"}, {"y": "-1"}, "INT64", DECOUPLED))
     write_model(folder / "models", "echo", ECHO, config({"x": "-1"}, {"y": "-1"}, "INT64"))
     with running_front(folder, folder / "models") as front:
+        wait_serving(front, "count", "echo")
         yield front
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.integration.frontdoors import running_front
+from tests.integration.frontdoors import running_front, wait_serving
 from tests.integration.triton_requests import LOADED, write_models
 from tests.integration.triton_script import hold
 
@@ -63,6 +63,7 @@ def test_what_is_said_is_what_triton_said(tmp_path: Path) -> None:
     write_models(tmp_path / "models", MODEL)
     words = ("--model-control", "explicit", *(word for model in LOADED for word in ("--load-model", model)))
     with running_front(tmp_path, tmp_path / "models", *words) as front:
+        wait_serving(front, *LOADED)
         said = hold(front.grpc)
     called = {what.partition(":")[0] for what in said}
     assert called >= {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
