@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from discovery.instance import Change
 
 ANY_EPOCH = 0
+"""The epoch of an instance whose life is unknown: a link accepts the one that HELLO says."""
 RDMA_UNKNOWN = "?"
 """Whether a node of an operator's list offers rdma is found by asking it, where this host has a device."""
-"""The epoch of an instance whose life is unknown: a link accepts the one that HELLO says."""
 
 
 class StaticRegistry:

@@ -14,10 +14,13 @@ _NEEDED = (("google.protobuf", "protobuf"), ("aiohttp", "aiohttp"))
 
 def check() -> None:
     """Raises MissingDependency unless all is there."""
-    for module, package in _NEEDED:
-        try:
-            found = find_spec(module) is not None
-        except ModuleNotFoundError:  # of the parent, google
-            found = False
-        if not found:
-            raise MissingDependency(f"the front door needs {package}; install it: pip install {package}")
+    missing = " ".join(package for module, package in _NEEDED if not _found(module))
+    if missing:
+        raise MissingDependency(f"the front door needs {missing}; install it: pip install {missing}")
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the parent, google
+        return False

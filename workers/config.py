@@ -19,6 +19,9 @@ WIRES = ("local", "rdma", "rpc")
 MODEL_CONTROLS = ("none", "explicit")
 WIRES_DEFAULT = ("local", "rpc")
 FRONTDOOR_SHM = ("copy", "trust", "off")
+_KINDS = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list of texts",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,8 @@ class NodeConfig:
         numbers = []
         for setting, text in (("frontdoor", port or "0"), ("frontdoor_http", self.frontdoor_http or "0")):
             if not text.isascii() or not text.isdecimal() or int(text) > 65535:
-                raise ConfigError(f"{setting} is {text!r}; give a port, of the front door with a host: [HOST:]PORT")
+                what = "[HOST:]PORT" if setting == "frontdoor" else "a port"
+                raise ConfigError(f"{setting} is {getattr(self, setting)!r}; give {what}, with ports from 0 to 65535")
             numbers.append(int(text))
         if self.frontdoor_http and not self.frontdoor:
             raise ConfigError("frontdoor_http needs a front door; say --frontdoor PORT too")
@@ -224,5 +228,5 @@ def _checked(settings: dict[str, object]) -> NodeConfig:
             fitting = type(value).__name__ == kind
             values[name] = value
         if not fitting:
-            raise ConfigError(f"setting {name} is {value!r}; it must be a {kind.partition('[')[0]}")
+            raise ConfigError(f"setting {name} is {value!r}; it must be {_KINDS[kind.partition('[')[0]]}")
     return NodeConfig(**values)  # type: ignore[arg-type]  # checked above, field by field

@@ -139,6 +139,8 @@ def _message(tokens: _Tokens, closing: str, depth: int) -> Message:
 
 def _field(tokens: _Tokens, depth: int) -> Iterator[Field]:
     name = tokens.take()
+    if name.kind == "mark" and name.text in "])":
+        raise tokens.error(f"{name.text!r} stands inside an open brace; close that with '}}' before it", name.line)
     if name.kind != "name":
         raise tokens.error(f"a field name must stand where {name.text!r} stands", name.line)
     colon = tokens.take_mark(":")

@@ -7,6 +7,7 @@ repository that cannot be read is an error. Nothing is loaded here: executors do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
@@ -93,8 +94,18 @@ def read_model(folder: str | Path, name: str, override: str = "") -> ModelEntry:
     # A name comes from a client: it names a folder in the repository and nothing else.
     plain = name and not name.startswith((".", "__")) and "/" not in name and "\0" not in name
     if not plain or len(name.encode(errors="replace")) > NAME_BYTES_MAX or not model.is_dir():
-        raise UnknownModel(f"the model repository of this node has no model {name[:80]!r}; look into its index")
+        there = _near(folder, name)
+        raise UnknownModel(f"the model repository of this node has no model {name[:80]!r}; it has {there}")
     return _entry(model, override)
+
+
+def _near(folder: str | Path, name: str) -> str:
+    """The names that one who asked for `name` may have meant, and otherwise the first that are there."""
+    try:
+        there = sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith((".", "__")))
+    except OSError:
+        return "none that can be read"
+    return ", ".join(get_close_matches(name[:80], there) or there[:8]) or "none"
 
 
 def _entry(folder: Path, override: str = "") -> ModelEntry:

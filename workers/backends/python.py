@@ -79,6 +79,9 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
         if config.decoupled and not inspect.isgeneratorfunction(model.execute):
             told_how = "have it yield after each answer, or leave model_transaction_policy out"
             raise ModelBroken(f"model {config.name!r} is decoupled and its execute does not yield; {told_how}")
+        if inspect.isgeneratorfunction(model.execute) and not config.decoupled:
+            told_how = "say model_transaction_policy { decoupled: true }, or return instead"
+            raise ModelBroken(f"model {config.name!r} is not decoupled and its execute yields; {told_how}")
     except ModelBroken:
         del sys.modules[name]
         raise

@@ -124,7 +124,7 @@ class CardWatch:  # mutable: a process, then the next one; and what it said last
         self._sock.close()
         self._process.kill()
         self._process.wait()
-        raise ConfigError(f"no GPU can be used: {word.text}")
+        raise ConfigError(f"no GPU can be used: {word.text}; without one give --devices cpu:N, or fake:N for drills")
 
     def _watch(self) -> None:
         self._reactor.add(self._sock.fileno(), self._ready)

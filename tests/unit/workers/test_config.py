@@ -34,8 +34,8 @@ def test_ipv6_listen() -> None:
     ("text", "says"),
     [
         ("modelz = 'a'", "modelz is unknown"),
-        ("models = 3", "models is 3; it must be a str"),
-        ("models = 'a'\nqueue_max = 1.5", "queue_max is 1.5; it must be a int"),
+        ("models = 3", "models is 3; it must be text"),
+        ("models = 'a'\nqueue_max = 1.5", "queue_max is 1.5; it must be a whole number"),
         ("models = 'a'\nqueue_max = true", "queue_max is True"),
         ("models = 'a'\nqueue_max = 0", "queue_max is 0"),
         ("models = 'a'\ndrain_s = -1", "drain_s is -1"),
@@ -53,6 +53,7 @@ def test_ipv6_listen() -> None:
         ("models = 'a'\ndevices = 'cpu:40,cpu:40'", "80 executors"),
         ("models = 'a'\nlisten = '9000'", "listen is '9000'"),
         ("models = 'a'\nlisten = 'h:70000'", "listen is"),
+        ("models = 'a'\nfrontdoor = 'abc'", "frontdoor is 'abc'; give [HOST:]PORT"),
         ("models = 'a'\ntls_cert = 'c'", "both tls_cert and tls_key"),
         ("models = 'a'\ntls_ca = 'c'", "tls_ca only beside them"),
         ("devices = 'cpu:1'", "no model repository"),

@@ -50,6 +50,7 @@ def test_lines_are_counted_through_strings_and_comments() -> None:
         ('a: 1\nb: "open', "c:2: '\"'"),
         ("a {\n b: 1\n", "c:2: the brace"),
         ("a: 1 }", "c:1: '}'"),
+        ("a [ { b: 1 ]", "c:1: ']' stands inside an open brace"),
         ("a: 1\n: 2", "c:2: a field name"),
         ("a 1", "c:1: 'a' needs a colon"),
         ("a:", "c:1: 'a' needs a colon"),

@@ -41,9 +41,9 @@ class Model:
 TASK = Task(0, 1, 7, 1, 0, 0, Load(1, 1, 0, 1))
 
 
-def load(folder: Path, code: str = CODE) -> LoadedModel:
+def load(folder: Path, code: str = CODE, config: str = CONFIG) -> LoadedModel:
     (folder / "model.py").write_text(code)
-    return LoadedModel(read_config(CONFIG, "config.pbtxt", "m", "1", str(folder)), threads=1)
+    return LoadedModel(read_config(config, "config.pbtxt", "m", "1", str(folder)), threads=1)
 
 
 def table() -> tuple[Streams, ReplyKeep]:
@@ -100,6 +100,11 @@ def test_outputs_without_a_yield_are_the_models_mistake(tmp_path: Path) -> None:
     assert not found.any
     with pytest.raises(ModelBroken, match="does not yield"):
         load(tmp_path, CODE.replace("            yield\n", ""))
+
+
+def test_a_model_that_yields_without_being_decoupled_is_refused_at_its_load(tmp_path: Path) -> None:
+    with pytest.raises(ModelBroken, match="not decoupled and its execute yields"):
+        load(tmp_path, config=CONFIG.replace("true", "false"))
 
 
 def test_what_nobody_asks_for_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
