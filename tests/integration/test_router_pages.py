@@ -85,6 +85,11 @@ def test_over_rpc_pages_are_read_beside_requests_for_those_that_follow(
             for thread in threads:
                 thread.start()
             try:
+                end_s = time.monotonic() + 30.0
+                while other.statistics().active < len(threads):
+                    assert time.monotonic() < end_s, "all of them have sent"
+                    time.sleep(0.02)
+                time.sleep(1.0)  # what was sent is there, and in the page
                 # Whoever knows neither may wait at the busy one; the reads beside that tell those that follow.
                 for number in range(20):
                     ask(router, number, run_ms)
