@@ -131,6 +131,13 @@ class Streams:  # mutable: streams come and go
         if stream is None:
             return None
         kept = self._keep.find(*key) if stream.too_large else None
+        if stream.too_large and kept is None:
+            del self._open[key]  # rather its end than a gap that nobody sees
+            raise ResourceExhausted(
+                "an answer of the stream did not fit its slot, and larger ones took its place until it was asked for"
+                " again; stream smaller answers, or fewer at once",
+                Fate.RAN,
+            )
         if kept is None:
             began_ns = monotonic_ns()
             self._station.begin(task.tenant_no, request)

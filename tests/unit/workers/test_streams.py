@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from fabric.errors import InvalidArgument, ModelBroken, ModelFailed, ReplyTooLarge, ResourceExhausted
+from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, ReplyTooLarge, ResourceExhausted
 from fabric.frame import ErrorFrame, Load, ReplyFrame, RequestFrame, decode_final, pack_request, wants_stream
 from workers import streams
 from workers.backends.base import Inputs
@@ -90,6 +90,17 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_and_none_is_lost(tmp_pat
         assert isinstance(final.error, ReplyTooLarge)
     assert further(found)[1] == [50]
     assert further(found)[1] == [2]
+
+
+def test_an_answer_that_is_no_longer_kept_ends_the_stream_and_is_not_skipped(tmp_path: Path) -> None:
+    found, keep = table()
+    first(found, load(tmp_path), 1, 50, 2)
+    assert isinstance(further(found, room=64)[0], ErrorFrame)
+    keep.acknowledge(3, 6)  # as if others had taken its place
+    with pytest.raises(ResourceExhausted, match="stream smaller answers") as told:
+        further(found)
+    assert told.value.fate is Fate.RAN
+    assert not found.any
 
 
 def test_outputs_without_a_yield_are_the_models_mistake(tmp_path: Path) -> None:
