@@ -46,6 +46,8 @@ class FrontConfig:
             raise ConfigError(f"shared memory of the front door is {self.shm!r}; say one of {', '.join(SHM_MODES)}")
         if not 0.0 < self.timeout_s <= 86_400.0 or self.shm_lease_s < 0 or self.message_bytes_max < 1:
             raise ConfigError("timeout, lease and message size of the front door must be above zero; correct them")
+        if self.port == self.http_port != 0:
+            raise ConfigError(f"gRPC and HTTP cannot both have port {self.port}; give another one for HTTP")
 
 
 def parse_address(text: str, setting: str) -> tuple[str, int]:

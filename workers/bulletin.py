@@ -11,6 +11,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from discovery.instance import Readiness
+from workers.inject import read_injections
 
 if TYPE_CHECKING:
     from discovery.instance import Instance
@@ -21,13 +22,16 @@ NAMES_MAX = 20
 """Models that the ready line names; `overspill models` lists all."""
 
 
-def warn_at_start(entries: tuple[ModelEntry, ...], registry: str) -> None:
-    """Tells what the configurations hold that has no effect, which models are refused, and that no registry is set."""
+def warn_at_start(entries: tuple[ModelEntry, ...], registry: str, inject: str = "") -> None:
+    """Tells what the configurations hold that has no effect, which models are refused, that no registry is set, and of
+    an injection for a model that is not there."""
     if not registry:
         _log.warning(
             "no registry is given, so no caller can find this node by discovery; say --registry dir:PATH or consul:URL,"
             " or have callers connect to static:HOST:PORT"
         )
+    for name in sorted({each.model for each in read_injections(inject)} - {"", *(entry.name for entry in entries)}):
+        _log.warning("inject names model %r, which is not there: nothing breaks; correct the name", name)
     for entry in entries:
         for warning in entry.config.warnings if entry.config else ():
             _log.warning("%s", warning)

@@ -103,7 +103,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         """Serves until SIGTERM or SIGINT, then drains; gives the exit code. Raises what made a start impossible."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
-        warn_at_start(self._entries, self._config.registry)
+        warn_at_start(self._entries, self._config.registry, self._config.inject)
         if self._config.exit_with_parent:
             self._look_for_parent(os.getppid())
         try:

@@ -36,6 +36,8 @@ CLOSED = ("Socket closed", "Connection reset by peer")
 
 HANDSHAKE = "handshake failed"
 """What stands in such an UNAVAILABLE when TLS is the reason; the rest of it is OpenSSL's, and helps nobody."""
+OTHER_NAME = "hostname verification check failed"
+"""The same where the certificate is good and names another host."""
 
 _TABLE: dict[grpc.StatusCode, tuple[type[OverspillError], Fate, str]] = {
     Code.CANCELLED: (Cancelled, Fate.UNKNOWN, "the call was cancelled; send it again if it is still wanted"),
@@ -70,6 +72,12 @@ def error_of(code: grpc.StatusCode, details: str) -> OverspillError:
         return cls(
             "no connection to the node could be made, as the two ends do not accept each other's certificates;"
             " check the authority, the host's name in the certificate, and that both ends use TLS",
+            Fate.NEVER_RAN,
+        )
+    if code is Code.UNAVAILABLE and details.startswith(NOT_CONNECTED) and OTHER_NAME in details.lower():
+        return cls(
+            "the node's certificate does not name the host that this end connected to; connect to a name that it has,"
+            " or say which one it has (server_name of TlsFiles, or --tls-name)",
             Fate.NEVER_RAN,
         )
     if code is Code.UNAVAILABLE and details.startswith(NOT_CONNECTED):

@@ -40,3 +40,10 @@ def test_a_node_without_a_registry_is_warned_about(
     assert len(caplog.records) == warnings
     assert all("no caller can find this node" in record.message for record in caplog.records)
     assert all("--registry dir:PATH" in record.message for record in caplog.records)
+
+
+def test_an_injection_for_a_model_that_is_not_there_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    warn_at_start((), "dir:/tmp/r", "kill:at=1,kill@dobule:every=2")
+    assert [record.message for record in caplog.records] == [
+        "inject names model 'dobule', which is not there: nothing breaks; correct the name"
+    ]

@@ -55,5 +55,12 @@ def test_a_node_that_hangs_up_may_want_tls() -> None:
     assert "asks for TLS" in str(error_of(Code.UNAVAILABLE, NOT_CONNECTED[0] + closed))
 
 
+def test_a_certificate_of_another_name_is_told_as_that() -> None:
+    other = "; last error: UNKNOWN: ipv4:127.0.0.1:7071: Hostname Verification Check failed."
+    error = error_of(Code.UNAVAILABLE, NOT_CONNECTED[0] + other)
+    assert "connect to a name that it has" in str(error)
+    assert error.fate is Fate.NEVER_RAN
+
+
 def test_long_details_are_cut() -> None:
     assert len(str(error_of(Code.INTERNAL, "x" * 5000))) < 400
