@@ -17,7 +17,9 @@ from tests.integration.rpc_node import EchoNode, serving
 
 
 def knowing(token: str) -> RouterConfig:
-    return RouterConfig(link=LinkConfig(LinkTimes(connect_s=20.0), rpc_config=RpcConfig(token=token)))
+    # Time enough for a busy machine; and no second dial, which could be under way for as long when a router closes.
+    link = LinkConfig(LinkTimes(connect_s=20.0), rpc_config=RpcConfig(token=token))
+    return RouterConfig(seed=1, dial_first_s=600.0, dial_max_s=600.0, link=link)
 
 
 def test_a_wrong_token_is_told_at_connect_unless_somebody_lets_the_router_in() -> None:
