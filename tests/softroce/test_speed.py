@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.contract.world import Bytes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-PINGS, WRITES, ROUNDS = 200, 64, 5
+PINGS, WRITES, ROUNDS = 200, 64, 3
 CASE_S = 120.0
 IN_FLIGHT = 4
 STREAM_SHARE_MIN, PING_FACTOR_MAX = 0.85, 3.0
