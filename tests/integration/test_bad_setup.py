@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from fabric.errors import (
+    AccessDenied,
     ConfigError,
     Fate,
     InvalidArgument,
@@ -227,11 +228,11 @@ def _to(registry: str, rpc: RpcConfig) -> Router:
 
 
 def _not_let_in(registry: str, rpc: RpcConfig, *words: str) -> None:
-    with _to(registry, rpc) as router:
-        with pytest.raises(Unavailable) as caught:
-            works(router, 3 * SHORT_S)
-        assert caught.value.fate is Fate.NEVER_RAN
-        check_sentence(caught.value, *words)
+    # `connect` raises where the node has said no within its wait, and the first request does where it was slower.
+    with pytest.raises((AccessDenied, Unavailable)) as caught, _to(registry, rpc) as router:
+        works(router, 3 * SHORT_S)
+    assert caught.value.fate is Fate.NEVER_RAN
+    check_sentence(caught.value, *words)
 
 
 def test_a_token_that_is_missing_or_wrong(tmp_path: Path, folder: Path) -> None:
