@@ -167,9 +167,10 @@ class Rounds:  # mutable: open, then closed
 
     def close(self) -> None:
         """Closes both; what was posted to the queue's pairs must have come back. Nobody leads any more."""
+        self._closed = True
+        os.eventfd_write(self._wake, 1)  # whoever leads leaves
         self._leading.acquire(timeout=_LEAVE_S)  # for good
         with self._lock:
-            self._closed = True
             self._completions.acknowledge(self._unacknowledged)
             self._completions.close()
             self.events.close()
