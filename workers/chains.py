@@ -59,6 +59,14 @@ class Chains:
             raise ModelBroken(f"no executor has all steps of ensemble {config.name!r}; look at their instance_group")
         return replace(fit, numbers=numbers)
 
+    def check_still(self, config: ModelConfig, fit: Fit) -> None:
+        """A model is about to serve where it was put when its load began. Raises ModelBroken where what was loaded or
+        unloaded meanwhile does not go with it any more."""
+        if self.fit(config, fit).numbers != fit.numbers:
+            raise ModelBroken(
+                f"a step of ensemble {config.name!r} was put elsewhere meanwhile; load the ensemble again"
+            )
+
     def check_unload(self, name: str) -> None:
         """Raises Unavailable for a model that an ensemble uses."""
         for chain, _ in self._using(name):
@@ -84,6 +92,6 @@ class Chains:
         return {name: model.config for name, model in self._models.items() if model.is_loaded and model.config}
 
     def _using(self, name: str) -> Iterator[tuple[str, ModelConfig]]:
-        for chain, config in self._known().items():
-            if any(step.model == name for step in config.steps):
-                yield chain, config
+        for chain, model in self._models.items():  # one that is being unloaded still has requests to run
+            if model.config and any(step.model == name for step in model.config.steps):
+                yield chain, model.config

@@ -210,6 +210,7 @@ class ModelLibrary:  # mutable: the node's models
         return self._chains.fit(entry.config, fit(entry.config, entry.file_bytes, spots, each, room))
 
     def _ended(self, model: Shelved, error: OverspillError | None) -> None:
+        error = error or self._unfit(model)
         if error is None:
             self._handle(model, ModelEvent.LOADED)
             return
@@ -219,6 +220,16 @@ class ModelLibrary:  # mutable: the node's models
         self._handle(model, ModelEvent.LOAD_FAILED)
         if not model.was_read:  # it never was in the repository
             del self._models[model.name], self._admission.models[model.name]
+
+    def _unfit(self, model: Shelved) -> OverspillError | None:
+        attempt = model.attempt
+        if attempt is not None and attempt.fit is not None and attempt.entry is not None:
+            assert attempt.entry.config is not None, "what cannot be read was refused"
+            try:
+                self._chains.check_still(attempt.entry.config, attempt.fit)
+            except OverspillError as error:
+                return error
+        return None
 
     # What the table's commands mean.
 

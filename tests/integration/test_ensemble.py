@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +20,9 @@ from tests.integration.nodes import wait_until, write_model
 if TYPE_CHECKING:
     from pathlib import Path
 
+BUSY = 50
 PLAN = """
+import time
 import numpy as np
 class Model:
     def __init__(self, config):
@@ -25,6 +30,7 @@ class Model:
     def execute(self, inputs, outputs):
         stops = inputs["stops"]
         if len(stops) and stops.min() < 0: raise ValueError("a stop has a negative number")
+        if len(stops) == 50: time.sleep(1.0)
         if len(stops) > 100: raise KeyError("too far")
         outputs["route"] = np.sort(stops)
 """
@@ -102,7 +108,20 @@ def test_two_models_as_one_that_come_and_go_only_so_that_it_can_run(tmp_path: Pa
         control.load("time")  # a step that was loaded anew is the one that runs
         assert client.infer("chain", asked(1, 2)).as_numpy("eta").tolist() == [1.0, 3.0]
         control.unload("chain")
-        control.unload("plan")
+        with ThreadPoolExecutor(2) as pool:  # while an executor is busy, a load takes as long, and its steps may go
+            busy = pool.submit(client.infer, "plan", [given("stops", np.arange(BUSY, dtype=np.int32), "INT32")])
+            time.sleep(0.2)
+            loads = pool.submit(control.load, "chain")
+            time.sleep(0.2)
+            with suppress(Unavailable):  # it was loaded all the same
+                control.unload("plan")
+            busy.result(timeout=30)
+            with suppress(ModelBroken):
+                loads.result(timeout=30)
+        states = {each.name: each.state for each in control.index()}
+        assert states["chain"] == states["plan"], "an ensemble serves with its steps or not at all"
+        for each in ("chain", "plan"):
+            control.unload(each)
         states = {each.name: each.state for each in control.index()}
         assert states == {"chain": UNAVAILABLE, "plan": UNAVAILABLE, "time": READY}
 
