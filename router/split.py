@@ -75,7 +75,9 @@ def rows_of(batch: Mapping[str, object]) -> tuple[int, dict[str, np.ndarray[Any,
     arrays = {name: np.asarray(value) for name, value in batch.items()}
     counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items()) or "there is no input"
+        bare = {name for name, array in arrays.items() if not array.ndim}  # a number, or a resident
+        of_each = (f"{name} has {'no dimension' if name in bare else count}" for name, count in counts.items())
+        told = ", ".join(of_each) or "there is no input"
         raise InvalidArgument(
             f"the inputs of a batch need the same number of rows, one or more ({told}); give what all parts need in"
             " `shared`"

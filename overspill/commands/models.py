@@ -9,6 +9,8 @@ import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import json
 from typing import TYPE_CHECKING
 
+from discovery.static import ANY_EPOCH
+
 if TYPE_CHECKING:
     from discovery.instance import Instance, TensorFacts
 
@@ -55,7 +57,9 @@ def _offered(instances: list[Instance]) -> list[tuple[str, ...]]:
             told = (model.name, model.version, instance.node_id, state, "yes" if model.idempotent else "no")
             rows.append((*told, _sign(model.inputs), _sign(model.outputs)))
         if not instance.models:
-            rows.append(("-", "-", instance.node_id, instance.readiness.value, "-", "-", "-"))
+            # A fixed list tells where nodes are, not how they are.
+            told_state = "not asked" if instance.node_epoch == ANY_EPOCH else instance.readiness.value
+            rows.append(("-", "-", instance.node_id, told_state, "-", "-", "-"))
     return rows
 
 

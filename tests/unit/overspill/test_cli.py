@@ -73,3 +73,10 @@ def test_the_lab_is_part_of_the_checkout(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="run `make demo ARGS=--lab` in a checkout"):
         show_in_lab(1, tmp_path / "report.html", faults=True, checkout=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_models_of_a_fixed_list_claims_no_node_to_be_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--registry", "static:127.0.0.1:1"]) == 0
+    told = capsys.readouterr().out
+    assert "not asked" in told
+    assert "ready" not in told

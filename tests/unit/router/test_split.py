@@ -69,6 +69,11 @@ def test_a_batch_needs_the_same_rows_in_each_input(batch: dict[str, object]) -> 
         rows_of(batch)
 
 
+def test_a_number_has_no_rows_which_is_not_the_same_as_none() -> None:
+    with pytest.raises(InvalidArgument, match=r"\(x has no dimension, y has 0\)"):
+        rows_of({"x": 3.0, "y": np.zeros(0)})
+
+
 def test_eight_long_tasks_on_three_workers_end_within_a_tenth_of_the_best_makespan() -> None:
     """They need 7.8, 20.2 and 34.5 s for each: five, two and one of them end after 40.4 s, and nothing ends sooner."""
     town = Town(a=Node(7.8, 0.0002, 1), b=Node(20.2, 0.0002, 1), c=Node(34.5, 0.0002, 1))
