@@ -32,6 +32,8 @@ PACKET_BYTES = 4300
 SOCKET_BYTES = 8 << 20
 """Room for what the other guest has not read: the default of 208 KiB drops packets of a large write."""
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+LEASH_OF_ALL = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--")
+"""The kernel's own processes end with it, however it ends: it is the first of their process space, which root makes."""
 MEMORY_FOLDER = "/dev/shm"
 """A user-mode kernel wants its memory in a file; this one lies in memory."""
 
@@ -54,6 +56,7 @@ class NativeGuest(Guest):
 def _words(kernel_file: Path, initrd: Path, root_image: Path, root: Path) -> list[str]:
     source, site = shares(root)
     return [
+        *(LEASH_OF_ALL if os.geteuid() == 0 else ()),
         "env", f"TMPDIR={MEMORY_FOLDER}", str(kernel_file), f"mem={MEMORY_MB}M", f"initrd={initrd}",
         f"ubd0r={root_image}", "con=null", "con0=null,fd:1", "quiet", "random.trust_cpu=on",
         f"lab.src={source}", f"lab.site={site}",
