@@ -25,7 +25,7 @@ WARM = 4
 """Cycles until caches, pools and the allocator have what they want."""
 GROWTH_KIB_MAX = 8192
 """Of resident memory in all cycles: two leaked arenas would pass it. A thousand cycles grew by 5,820 KiB under
-emulation, of which the allocator held what was free: see the last test for what really stays."""
+emulation, which is taken for free memory that the allocator held: see the last test for what stays."""
 FLAT_KIB_MAX = 1024
 
 
