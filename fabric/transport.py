@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, final
 
 from fabric.frame import Load
 from fabric.layout import Layout
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fabric.deadline import Deadline
-    from fabric.errors import OverspillError
     from fabric.memory.arena import Arena
 
-__all__ = ["Answer", "Begins", "Call", "Channel", "PeerFacts", "WireName"]
+__all__ = ["Answer", "Call", "Channel", "PeerFacts", "WireName"]
 
 
 class WireName(Enum):
@@ -161,12 +160,3 @@ class Channel(Protocol):
 
     def abort(self, reason: str) -> None:
         """Ends at once: every running call raises `NodeLost` with this reason. Safe from any thread, twice too."""
-
-
-@runtime_checkable
-class Begins(Protocol):
-    """A channel whose calls can be begun on its loop without a coroutine, for who passes many on."""
-
-    def begin(self, call: Call, deadline: Deadline, done: Callable[[Answer | OverspillError], None]) -> bool:
-        """Sends one attempt; `done` gets its only outcome later, in the loop's thread. False where it must be awaited
-        (`call_async`) instead; nothing was sent then."""

@@ -170,7 +170,7 @@ class LocalChannel:  # mutable: open, then closed
 
     def begin(self, call: Call, deadline: Deadline, done: Callable[[Answer | OverspillError], None]) -> bool:
         """The same without a coroutine, on the running loop: `done` gets the outcome. False where it must be awaited
-        instead; nothing was sent then. See `fabric.transport.Begins`."""
+        instead; nothing was sent then. See `fabric.begins.Begins`."""
         if self._pool.closing or self._unclaimed.any:
             return False
         self._mux.attach()

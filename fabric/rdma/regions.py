@@ -11,13 +11,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fabric.begins import Begins
 from fabric.errors import ProtocolError, Unavailable
 from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import FRAMES_BYTES, RegionNote, same_region
 from fabric.rdma.pairs import address_of
-from fabric.transport import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
