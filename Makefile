@@ -18,8 +18,10 @@ STAMP := $(VENV)/.setup-$(shell (pwd; cat pyproject.toml constraints.txt) | sha2
 
 PACKAGES := $(wildcard discovery drills examples fabric frontdoor overspill router workers)
 COMPILED := .cache/compiled
-# These cross processes; what runs in the tests' own process alone is the same code in both builds.
-PASSES_A_WIRE := tests/contract/test_bytes.py tests/contract/test_calls.py tests/contract/test_death.py tests/integration/test_router_failures.py
+# What crosses processes, and what compiled code could do otherwise: memory, errors, and types that a user gets wrong.
+PASSES_A_WIRE := tests/contract/test_bytes.py tests/contract/test_calls.py tests/contract/test_death.py tests/integration/test_router_failures.py \
+	tests/unit/fabric/memory tests/unit/fabric/local tests/unit/router/test_attempt.py tests/unit/router/test_inputs.py \
+	tests/unit/workers/test_execution.py
 # The compiled package comes first and the checkout, which has the tests, after it; children inherit both.
 WITH_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR)
 
@@ -126,7 +128,8 @@ compiled: $(STAMP)  ## the package with its hot modules compiled by mypyc, under
 	echo "compiled: ready in $$((SECONDS - start)) s"
 
 test-compiled: compiled  ## the tests of what passes a wire, over the compiled modules
-	@$(WITH_COMPILED) $(PY) -m pytest -m 'not long and not hw' $(or $(ARGS),$(PASSES_A_WIRE))
+	@# Appended, or pytest would put the checkout first, and the tests' own process would run it interpreted.
+	@$(WITH_COMPILED) $(PY) -m pytest -o pythonpath= --import-mode append -m 'not long and not hw' $(or $(ARGS),$(PASSES_A_WIRE))
 
 bench: compiled  ## benchmarks of the compiled package: a table, and JSON under .bench/; `PLAIN=1` takes plain Python
 	@$(if $(PLAIN),,$(WITH_COMPILED)) $(PY) -m tests.benchmarks $(ARGS)

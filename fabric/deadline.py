@@ -9,7 +9,7 @@ clock: `now` is always passed in, in seconds of the monotonic clock of the proce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fabric.errors import InvalidArgument
 
@@ -24,7 +24,7 @@ class Deadline:
     at_s: float
 
     @classmethod
-    def after(cls, timeout_s: float, now: float) -> Deadline:
+    def after(cls, timeout_s: Any, now: float) -> Deadline:
         """The deadline `timeout_s` seconds from `now`. Raises InvalidArgument unless 0 <= timeout_s <= a day."""
         try:
             if 0.0 <= timeout_s <= TIMEOUT_MAX_S:  # NaN fails this too

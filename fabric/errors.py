@@ -227,6 +227,12 @@ class IllegalTransition(OverspillError):
     code = 60
 
 
+def because(error: OverspillError, cause: BaseException) -> OverspillError:
+    """The error with its cause, for `raise because(error, cause) from cause`: a compiled `raise` ignores `from`."""
+    error.__cause__ = cause
+    return error
+
+
 def _walk(cls: type[OverspillError]) -> list[type[OverspillError]]:
     return [cls, *(found for sub in cls.__subclasses__() for found in _walk(sub))]
 

@@ -101,10 +101,13 @@ class Body:  # mutable: made for each request, see fabric/frame_values.py
         return memoryview(self.memory)
 
 
-def tensors_of(inputs: Mapping[str, object]) -> tuple[Tensor, ...]:
+def tensors_of(inputs: Mapping[Any, object]) -> tuple[Tensor, ...]:
     """The inputs as tensors, in the mapping's order. Raises InvalidArgument for what cannot travel."""
     if not isinstance(inputs, Mapping):
         raise InvalidArgument(f"the inputs are a {type(inputs).__name__}; give arrays by name, such as {{'x': array}}")
+    for name in inputs:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"a tensor is named {name!r}, which is no text; name each one with a str")
     return tuple(Tensor.of(name, value) for name, value in inputs.items())
 
 

@@ -252,7 +252,9 @@ class Attempts:  # mutable: the state of one request
             try:
                 raise error
             finally:
-                del error  # else error, traceback and this frame hold each other, and the request's memory
+                # Else error, traceback and this frame hold each other, and the request's memory. Not by `del`: of an
+                # argument mypyc would let go once too often.
+                error = None  # type: ignore[assignment]
         if not why and self.deadline.expired(now):
             why = "its time is over"
         times = "attempt" if self.count == 1 else "attempts"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from threading import Condition, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fabric import errors
 from fabric.deadline import Deadline
@@ -101,10 +101,12 @@ class Core:
         """Whether this is a child's copy, whose thread and links stayed in the parent."""
         return os.getpid() != self._pid
 
-    def admit(self, model: str, timeout_s: float, priority: int) -> tuple[Offer, Deadline]:
-        """Lets a request begin, or raises RouterClosed, RouterUsedAfterFork, InvalidArgument (a timeout that is none, a
-        priority that fits no byte), UnknownModel or Unavailable."""
+    def admit(self, model: Any, timeout_s: Any, priority: Any) -> tuple[Offer, Deadline]:
+        """Lets a request begin, or raises RouterClosed, RouterUsedAfterFork, InvalidArgument (a name or a timeout
+        that is none, a priority that fits no byte), UnknownModel, Unavailable. What a user gave is of no type yet."""
         self.check_usable()
+        if not isinstance(model, str):
+            raise InvalidArgument(f"the model is {model!r}; give its name, a text")
         deadline = Deadline.after(timeout_s, self.clock())
         offer = self.offer(model)
         if not isinstance(priority, int) or not 0 <= priority <= 255:

@@ -10,7 +10,8 @@ because only the model knows which it can do without. This module never copies. 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def check(facts: ModelFacts, specs: Iterable[TensorSpec]) -> None:
             )
 
 
-def declared_specs(facts: ModelFacts, rows: int | None, dims: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+def declared_specs(facts: ModelFacts, rows: Any, dims: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     """The tensors of a request from the model's own declaration. `rows` fills a first dimension of -1, `dims` gives
     whole shapes by input name. Raises InvalidArgument where that leaves a size open, or a name is not declared."""
     if not facts.inputs:
@@ -55,21 +56,29 @@ def declared_specs(facts: ModelFacts, rows: int | None, dims: Mapping[str, tuple
     unknown = [name for name in dims if name not in {wanted.name for wanted in facts.inputs}]
     if unknown:
         raise InvalidArgument(f"model {facts.name!r} has no input {unknown[0]!r}; give dims for its own inputs")
-    specs = tuple(_declared_spec(facts.name, wanted, rows, dims.get(wanted.name)) for wanted in facts.inputs)
+    count = None if rows is None else int(rows)
+    specs = tuple(_declared_spec(facts.name, wanted, count, dims.get(wanted.name)) for wanted in facts.inputs)
     check(facts, specs)
     return specs
 
 
-def _declared_spec(model: str, wanted: TensorFacts, rows: int | None, given: tuple[int, ...] | None) -> TensorSpec:
+def _declared_spec(model: str, wanted: TensorFacts, rows: int | None, given: Any) -> TensorSpec:
     if wanted.dtype == DType.BYTES.name:
         raise InvalidArgument(f"input {wanted.name!r} of model {model!r} is BYTES and cannot be prepared; use infer")
-    shape = wanted.dims if given is None else tuple(given)
+    shape = wanted.dims if given is None else _whole(wanted.name, given)
     if shape and shape[0] == -1 and rows is not None:
         shape = (rows, *shape[1:])
     if any(dim < 0 for dim in shape):
         how = f"rows=..., or {wanted.name}=(...)" if shape[0] == -1 and -1 not in shape[1:] else f"{wanted.name}=(...)"
         raise InvalidArgument(f"input {wanted.name!r} of model {model!r} has shape {_shape(shape)}; give {how}")
     return TensorSpec.of(wanted.name, DType[wanted.dtype], shape)
+
+
+def _whole(name: str, given: Any) -> tuple[int, ...]:
+    try:
+        return tuple([index(dim) for dim in given])
+    except TypeError:
+        raise InvalidArgument(f"the shape of input {name!r} is {given!r}; give a tuple of whole numbers") from None
 
 
 def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:

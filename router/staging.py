@@ -108,7 +108,7 @@ class Staging:  # mutable: remembers plans
         self._plans[key] = plan
         return plan
 
-    def _stage_any(self, facts: ModelFacts | None, inputs: Mapping[str, object]) -> Staged:
+    def _stage_any(self, facts: ModelFacts | None, inputs: Mapping[Any, object]) -> Staged:
         if isinstance(inputs, Mapping):
             residents = {name: value for name, value in inputs.items() if isinstance(value, Resident)}
             if residents:

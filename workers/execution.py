@@ -22,6 +22,7 @@ from fabric.errors import (
     OverspillError,
     ResidentMissing,
     ResourceExhausted,
+    because,
 )
 from fabric.layout import Layout, parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
@@ -135,7 +136,8 @@ class LoadedModel:  # mutable: plans are added as requests come
             raise
         except Exception as error:  # a model's own code may raise anything; it is refused, others serve
             where = place(error, self.config.path)
-            raise ModelBroken(f"model {self.config.name!r} fails in its warm-up: {told(error)}{where}") from error
+            broken = ModelBroken(f"model {self.config.name!r} fails in its warm-up: {told(error)}{where}")
+            raise because(broken, error) from error
 
     def close(self) -> None:
         """Lets go what the model holds beyond itself; it is not called afterwards."""
@@ -200,7 +202,7 @@ class LoadedModel:  # mutable: plans are added as requests come
             fault = failure(error, self.config.name, self.config.path)
             if isinstance(fault, InvalidArgument):
                 raise fault from None
-            raise fault from error
+            raise because(fault, error) from error
         ended = monotonic_ns()
         return Run(layout, aside, (ended - began) // 1000, (given - began) // 1000, (ended - computed) // 1000)
 

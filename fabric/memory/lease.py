@@ -7,14 +7,13 @@ This module never lends: `fabric/memory/arena.py` does. Read `fabric/layout.py` 
 
 from __future__ import annotations
 
-import ctypes
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fabric.dtypes import DType, bytes_decode
 from fabric.errors import InvalidArgument
+from fabric.memory.window import give_back, window_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,26 +24,6 @@ if TYPE_CHECKING:
     from fabric.memory.slots import Slot
 
 
-def _give_back(window: Any) -> None:
-    parts: dict[str, Any] = window.__dict__
-    slot = parts.pop("slot", None)  # one step, so that of two threads one gives back
-    if slot is not None:
-        parts["give_back"](slot)
-
-
-def _ended(window: Any) -> None:
-    _give_back(window)
-    for on_end, loan in window.__dict__.get("loans", ()):
-        on_end(loan)
-
-
-@lru_cache(maxsize=64)  # one type for each power of two
-def _window_type(nbytes: int) -> Any:
-    """A type with an end of its own: `weakref.finalize` does the same in three times the time, and two of them stood on
-    the way of each large request."""
-    return type("Window", (ctypes.c_ubyte * nbytes,), {"__del__": _ended})
-
-
 class Lease:  # mutable: held, then released once
     """A slot on loan. `offset` and `nbytes` are its place in `arena`; `view` its writable bytes.
 
@@ -53,15 +32,15 @@ class Lease:  # mutable: held, then released once
 
     __slots__ = ("__weakref__", "arena", "slot", "window")
 
-    def __init__(self, arena: Arena, slot: Slot, give_back: Callable[[Slot], None] | None = None) -> None:
-        """`give_back` takes the slot of a part of the arena that its holder divides itself."""
+    def __init__(self, arena: Arena, slot: Slot, taker: Callable[[Slot], None] | None = None) -> None:
+        """`taker` takes the slot of a part of the arena that its holder divides itself."""
         self.arena = arena
         self.slot = slot
         # numpy makes this ctypes object (not the lease, not a memoryview) the base of every array, so its end is the
         # moment when no array can reach the slot any more.
-        window = self.window = _window_type(slot.nbytes).from_buffer(arena.map, slot.offset)
+        window = self.window = window_type(slot.nbytes).from_buffer(arena.map, slot.offset)
         window.slot = slot
-        window.give_back = give_back or arena.give_back
+        window.taker = taker or arena.give_back
 
     @classmethod
     def of(cls, arena: Arena, nbytes: int) -> Lease:
@@ -85,7 +64,7 @@ class Lease:  # mutable: held, then released once
 
     def release(self) -> None:
         """Gives the slot back; the second call does nothing."""
-        _give_back(self.window)
+        give_back(self.window)
 
     @property
     def released(self) -> bool:

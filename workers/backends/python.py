@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabric.errors import ModelBroken
+from fabric.errors import ModelBroken, because
 from workers.backends.fresh import FreshLoader
 from workers.faults import place, told
 
@@ -90,7 +90,8 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
         if not isinstance(error, Exception):
             raise
         where = place(error, config.path)
-        raise ModelBroken(f"model {config.name!r} cannot be made: {told(error)}{where}") from error
+        broken = ModelBroken(f"model {config.name!r} cannot be made: {told(error)}{where}")
+        raise because(broken, error) from error
     return module, model
 
 

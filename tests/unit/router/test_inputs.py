@@ -118,13 +118,15 @@ def test_declared_inputs_take_rows_and_whole_shapes() -> None:
         (SIZED, 2, {"dense": (3, 5)}, r"has shape \[3, 5\]; give \[-1, 4\]"),
         (SIZED, -3, {}, "rows is -3; give a whole number, at least 0"),
         (SIZED, 2.5, {}, "rows is 2.5; give a whole number"),
+        (SIZED, None, {"dense": 3}, "the shape of input 'dense' is 3; give a tuple of whole numbers"),
+        (SIZED, None, {"dense": (3.5, 4)}, "give a tuple of whole numbers"),
         (SIZED, 2, {"danse": (3, 4)}, "no input 'danse'"),
         (FACTS, 2, {}, "'tag' of model 'plan' is BYTES"),
         (facts("m"), 2, {}, "declares no inputs"),
     ],
 )
 def test_what_cannot_be_prepared_says_what_to_give(
-    declared: ModelFacts, rows: int | None, dims: dict[str, tuple[int, ...]], sentence: str
+    declared: ModelFacts, rows: object, dims: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         declared_specs(declared, rows, dims)
