@@ -49,7 +49,7 @@ SETTINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "settings that are not there": (("--config", "{folder}/none.toml"), ("none.toml", "give a file of settings")),
     "settings that are no TOML": (("--config", "{folder}/bad.toml"), ("bad.toml", "no TOML")),
     "unknown setting": (("--config", "{folder}/unknown.toml"), ("setting colour is unknown", "known are")),
-    "setting of another kind": (("--config", "{folder}/kind.toml"), ("drain_s", "float")),
+    "setting of another kind": (("--config", "{folder}/kind.toml"), ("drain_s", "must be a number")),
     "setting below its least": (("--config", "{folder}/least.toml"), ("queue_max is 0", "at least 1")),
 }
 NODES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
