@@ -60,20 +60,21 @@ def test_each_byte_long(client: Client, pool: Bytes, seed: int) -> None:
     run_sizes(client, pool, sizes_for(client.world.bytes_budget * 2, REQUESTS, seed), seed)
 
 
-def run_sizes(client: Client, pool: Bytes, sizes: list[int], seed: int) -> None:
-    """`flip` writes every byte anew, so an answer that only repeats what lies in memory is found out."""
+def run_sizes(client: Client, pool: Bytes, sizes: list[int], seed: int, timeout_s: float = 30.0) -> None:
+    """From several threads, out of bytes, leases of the caller's arena, and foreign ones. `flip` writes every byte
+    anew, so an answer that only repeats what lies in memory is found out."""
     flipped = np.invert(pool)
     faults: list[str] = []
 
     def work(part: int) -> None:
         random = np.random.default_rng((seed, part))
-        foreign = Arena.create(SIZE_MAX)
+        foreign = Arena.create(max(sizes))
         try:
             for number, size in enumerate(sizes[part::THREADS]):
                 start = int(random.integers(0, pool.nbytes - size))
                 place = ("bytes", "lease", "foreign")[number % 3]
                 call = client.request("flip", pool[start : start + size], place, foreign)
-                answer = client.caller.call(client.channel, call, client.world.deadline(30))
+                answer = client.caller.call(client.channel, call, client.world.deadline(timeout_s))
                 got = bytes_of(answer)
                 if not np.array_equal(got, flipped[start : start + size]):
                     faults.append(f"request {call.id} of {size} bytes from {start}, {place}")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from fabric.memory.arena import Arena
-from tests.contract.world import CALLERS, Client, bytes_of, release
+from tests.contract.test_bytes import run_sizes
+from tests.contract.world import CALLERS, Client
 from tests.softroce.worlds import EVENTS_ONLY, SPINNING, RdmaWorld, settle
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1700)]
 REQUESTS = 10_000
 SIZE_MIN, SIZE_MAX, SMALL_MAX = 64, 64 << 20, 1 << 20
-THREADS = 3
 BUDGET_BYTES = 6 << 30
 """Each way. All draws up to 64 MiB would be 48 GB, and an hour."""
 SEED = 20_261
@@ -58,45 +57,13 @@ def sizes_for(budget: int, requests: int, seed: int) -> list[int]:
     return sizes
 
 
-def run(client: Client, pool: Bytes, sizes: list[int], seed: int) -> None:
-    """From several threads, out of bytes, leases of the caller's arena, and foreign ones."""
-    flipped = np.invert(pool)
-    faults: list[str] = []
-
-    def work(part: int) -> None:
-        random = np.random.default_rng((seed, part))
-        foreign = Arena.create(2 * SIZE_MAX)
-        try:
-            for number, size in enumerate(sizes[part::THREADS]):
-                start = int(random.integers(0, pool.nbytes - size))
-                place = ("bytes", "lease", "foreign")[number % 3]
-                call = client.request("flip", pool[start : start + size], place, foreign)
-                answer = client.caller.call(client.channel, call, client.world.deadline(120))
-                got = bytes_of(answer)
-                if not np.array_equal(got, flipped[start : start + size]):
-                    faults.append(f"request {call.id} of {size} bytes from {start}, {place}")
-                del got
-                release(answer)
-                if not isinstance(call.body.memory, bytes):
-                    call.body.memory.release()
-        except BaseException as error:  # noqa: BLE001 - carried to the test's own thread
-            faults.append(repr(error))
-
-    threads = [threading.Thread(target=work, args=(part,), name="volume") for part in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults, faults[:5]
-
-
 def volume(spin_us: int, caller_name: str, pool: Bytes, budget: int) -> None:
     world = RdmaWorld(spin_us, arena_bytes=1 << 30)
     caller = CALLERS[caller_name]()
     sizes = sizes_for(budget, REQUESTS, SEED)
     began_s = time.monotonic()
     with Client(world, caller) as client:
-        run(client, pool, sizes, SEED)
+        run_sizes(client, pool, sizes, SEED, timeout_s=120.0)
     took_s = time.monotonic() - began_s
     sys.stdout.write(f"{REQUESTS} requests, {2 * sum(sizes) / 1e9:.1f} GB both ways in {took_s:.0f} s\n")  # for -rP
     caller.close()
