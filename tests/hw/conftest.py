@@ -14,22 +14,30 @@ FOLDER = Path(os.environ.get("OVERSPILL_HW_REPORTS") or Path(__file__).parents[2
 
 
 class Report:  # mutable: filled test by test
-    """Sections of figures by name; each test file owns one section, and a later run replaces it."""
+    """Sections of figures by name, for each device; each test file owns one section, and a later run replaces it."""
 
     def __init__(self) -> None:
-        self.sections: dict[str, dict[str, object]] = {}
         self.device = "unknown"
+        """What the next figures are about: a file of its own, which other tests of the same run do not turn to."""
+        self._sections: dict[str, dict[str, dict[str, object]]] = {}
+
+    @property
+    def filled(self) -> bool:
+        return bool(self._sections)
 
     def add(self, section: str, **figures: object) -> None:
-        self.sections.setdefault(section, {"date": dt.datetime.now(dt.UTC).date().isoformat()})
-        self.sections[section].update(figures)
+        today = dt.datetime.now(dt.UTC).date().isoformat()
+        self._sections.setdefault(self.device, {}).setdefault(section, {"date": today}).update(figures)
 
-    def write(self) -> Path:
+    def write(self) -> list[Path]:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        path = FOLDER / f"{self.device.lower().replace(' ', '-')}.json"
+        return [self._write(device, sections) for device, sections in self._sections.items()]
+
+    def _write(self, device: str, found: dict[str, dict[str, object]]) -> Path:
+        path = FOLDER / f"{device.lower().replace(' ', '-')}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        sections = {name: {**_kept(known, name), **figures} for name, figures in self.sections.items()}
-        known |= {"device": self.device, "python": platform.python_version(), "cores": os.cpu_count(), **sections}
+        sections = {name: {**_kept(known, name), **figures} for name, figures in found.items()}
+        known |= {"device": device, "python": platform.python_version(), "cores": os.cpu_count(), **sections}
         path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return path
 
@@ -49,9 +57,9 @@ def report(pytestconfig: pytest.Config) -> Report:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes the report and prints it, where a test has filled it."""
-    filled = config.stash.get(_REPORT, None)
-    if filled is not None and filled.sections:
-        path = filled.write()
-        terminalreporter.section(str(path))
-        terminalreporter.write_line(path.read_text(encoding="utf-8"))
+    """Writes the reports and prints them, where a test has filled them."""
+    report = config.stash.get(_REPORT, None)
+    if report is not None and report.filled:
+        for path in report.write():
+            terminalreporter.section(str(path))
+            terminalreporter.write_line(path.read_text(encoding="utf-8"))

@@ -37,14 +37,20 @@ ON_ONE_MACHINE = "events- or spin- or card_speed"
 SUITE_TIMEOUT_S = 1500.0
 
 
+def device_name(devices: list[str]) -> str:
+    """The report's: that of the cards, as the tests on several name it, or of the device; empty without either."""
+    try:
+        cards = Nvml().cards()
+    except (OverseerError, MissingDependency):
+        return f"rdma {devices[0]}" if devices else ""
+    return cards[0].model if len(cards) == 1 else f"{cards[0].model} x{len(cards)}"
+
+
 def test_the_contract_suite_on_a_card(tmp_path: Path, report: Report) -> None:
     devices = sorted(path.name for path in DEVICES.glob("*"))
-    try:
-        report.device = Nvml().cards()[0].model
-    except (OverseerError, MissingDependency):
-        if devices:
-            report.device = f"rdma {devices[0]}"
-    if report.device != "unknown":
+    named = device_name(devices)
+    if named:
+        report.device = named
         report.add("rdma", devices=devices)
     if not devices:
         pytest.skip(f"there is no RDMA device here: {DEVICES} is empty")
