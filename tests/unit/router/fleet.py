@@ -141,6 +141,7 @@ class Fleet:
         """Goes on until the next dispatch, and lets waits pass."""
         while True:
             step = life.send(outcome)
+            assert not self.core.lock.locked(), "whoever sends or waits must not hold up the picks of others"
             if isinstance(step, Attempt):
                 return step
             self.now += step.delay_s

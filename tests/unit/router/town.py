@@ -59,6 +59,10 @@ class Town(Fleet):
         for name in nodes:
             self.add(instance(name), WireName.LOCAL if name.startswith("near") else WireName.RPC)
 
+    def wave(self, count: int) -> list[Served]:
+        """Sends so many requests at one instant, and lets all of them be answered."""
+        return self.run(count, count)
+
     def run(self, callers: int, count: int, pause_s: float = 0.0) -> list[Served]:
         """Lets `callers` send `count` requests in all, each `pause_s` after its last answer."""
         served: list[Served] = []
