@@ -22,7 +22,10 @@ CPU: Final = "cpu"
 FAKE_UUID: Final = "FAKE-"
 """Before a fake card's number: its name, whatever place it has among the cards."""
 CODE_NONE: Final = 0
+CODE_INVALID: Final = 1
 CODE_OUT_OF_MEMORY: Final = 2
+HANDLE_BYTES: Final = 64
+"""sizeof(CUipcMemHandle) in cuda.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,19 @@ class Device(Protocol):
 
     def memory(self) -> tuple[int, int]:
         """(free bytes, all bytes) of the card."""
+
+    def open_handle(self, handle: bytes) -> tuple[int, int]:
+        """(address, bytes) of memory of this card that another process has and exported by CUDA's IPC; `handle` are the
+        HANDLE_BYTES bytes that it was given for it."""
+
+    def close_handle(self, address: int) -> None:
+        """Lets go of what `open_handle` opened; no copy may be under way."""
+
+    def fetch(self, at: int, host: int, nbytes: int) -> None:
+        """Copies from the card to memory of ours, and returns when it is there."""
+
+    def store(self, host: int, at: int, nbytes: int) -> None:
+        """Copies from memory of ours to the card, and returns when that may be written to again."""
 
     def cause(self, fault: DeviceFault) -> None:
         """Breaks something on purpose and returns; what follows is seen by `settle`."""

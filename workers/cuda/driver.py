@@ -13,13 +13,21 @@ from typing import Any
 
 from fabric.errors import MissingDependency
 from workers.cuda.kernels import PROBE_COUNT, PROGRAM, expected_probe
-from workers.device import CODE_NONE, DeviceError, DeviceFault
+from workers.device import CODE_INVALID, CODE_NONE, HANDLE_BYTES, DeviceError, DeviceFault
 
 _LIBRARY = "libcuda.so.1"
 _PORTABLE = 1
 _WRONG_ANSWER = 999
 """What a probe with a wrong answer is told as: CUDA's number for an unknown error."""
 _HANG_FLAG_BYTES = 8
+_LAZY_PEERS = 1
+"""CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the one flag that opening a handle takes."""
+
+
+class _IpcHandle(ctypes.Structure):
+    """CUipcMemHandle of cuda.h, which is passed by value."""
+
+    _fields_ = (("reserved", ctypes.c_ubyte * HANDLE_BYTES),)
 
 
 class Driver:
@@ -108,6 +116,35 @@ class CudaDevice:  # mutable: owns a context
                 raise DeviceError(_WRONG_ANSWER, "the card computes wrongly", "running a first kernel")
         finally:
             self._call("freeing the probe", "cuMemFree_v2", ctypes.c_uint64(at))
+
+    def open_handle(self, handle: bytes) -> tuple[int, int]:
+        """See `Device`."""
+        doing = "opening another process's memory"
+        if len(handle) != HANDLE_BYTES:
+            raise DeviceError(CODE_INVALID, f"a handle of {len(handle)} bytes", doing)
+        at, base, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t()
+        passed = _IpcHandle.from_buffer_copy(handle)
+        self._call(doing, "cuIpcOpenMemHandle_v2", ctypes.byref(at), passed, ctypes.c_uint(_LAZY_PEERS))
+        try:
+            self._call(doing, "cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), at)
+        except DeviceError:
+            self.close_handle(at.value)
+            raise
+        return at.value, base.value + size.value - at.value
+
+    def close_handle(self, address: int) -> None:
+        """See `Device`."""
+        self._call("closing another process's memory", "cuIpcCloseMemHandle", ctypes.c_uint64(address))
+
+    def fetch(self, at: int, host: int, nbytes: int) -> None:
+        """See `Device`."""
+        target, source, size = ctypes.c_void_p(host), ctypes.c_uint64(at), ctypes.c_size_t(nbytes)
+        self._call("copying from the card", "cuMemcpyDtoH_v2", target, source, size)
+
+    def store(self, host: int, at: int, nbytes: int) -> None:
+        """See `Device`."""
+        target, source, size = ctypes.c_uint64(at), ctypes.c_void_p(host), ctypes.c_size_t(nbytes)
+        self._call("copying to the card", "cuMemcpyHtoD_v2", target, source, size)
 
     def cause(self, fault: DeviceFault) -> None:
         """See `Device`."""

@@ -13,6 +13,7 @@ It computes nothing: models run on the processor. Read `workers/cuda/watcher.py`
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from workers.cuda.fake_memory import FakeMemory
 from workers.cuda.faults import XidClass, read_faults
 from workers.device import (
     CODE_OUT_OF_MEMORY,
@@ -75,6 +77,7 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
         self._code = 0
         self._hangs = False
         self.pinned: dict[int, int] = {}
+        self._memory = FakeMemory(number)
         self._held = CONTEXT_BYTES
         self._book = read_faults()
         self._since = self._xids()
@@ -123,6 +126,33 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
             self._hangs = True
         else:
             self._code = CODES[fault]
+
+    def open_handle(self, handle: bytes) -> tuple[int, int]:
+        """See `Device`."""
+        self._check("opening another process's memory")
+        return self._memory.open(handle)
+
+    def close_handle(self, address: int) -> None:
+        """See `Device`."""
+        self._check("closing another process's memory")
+        self._memory.close(address)
+
+    def fetch(self, at: int, host: int, nbytes: int) -> None:
+        """See `Device`."""
+        self._copy(host, at, nbytes, at, "copying from the card")
+
+    def store(self, host: int, at: int, nbytes: int) -> None:
+        """See `Device`."""
+        self._copy(at, host, nbytes, at, "copying to the card")
+
+    def _copy(self, target: int, source: int, nbytes: int, on_card: int, doing: str) -> None:
+        self._check(doing)
+        try:
+            self._memory.check(on_card, nbytes, doing)
+        except DeviceError as error:
+            self._code = error.code  # a context that has met it answers nothing else any more
+            raise
+        ctypes.memmove(target, source, nbytes)
 
     def take(self, nbytes: int) -> None:
         """Models on a fake card say what they would have taken."""
