@@ -23,7 +23,7 @@ from fabric.frame import VERSION
 from fabric.host import host_id
 from fabric.local.control import control_path
 from fabric.local.listener import ListenerLimits, LocalListener
-from fabric.local.reactor import Reactor
+from fabric.local.reactor import LOOK_S, Reactor
 from fabric.peer import PeerFacts
 from workers.admission import Admission
 from workers.bulletin import public_host, tell_state, tell_stopped, warn_at_start
@@ -62,7 +62,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         self._entries = read_repository(config.models, may_be_empty=config.model_control == "explicit")
         self._node_id = config.node_id or f"{socket.gethostname()}-{secrets.token_hex(3)}"
         self._epoch = time.time_ns()  # grows from life to life, unless the clock is set back by more than the gap
-        self._reactor = Reactor()
+        self._reactor = Reactor(LOOK_S)
         self._was_ready = False
         self._draining = False
         self._finishing = False

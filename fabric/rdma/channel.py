@@ -20,7 +20,7 @@ from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError, StaleEp
 from fabric.frame import Kind, check_header, decode_error
 from fabric.rdma.bell import await_through, wait_through
 from fabric.rdma.calls import Calls
-from fabric.rdma.choice import gid_text, ip_of
+from fabric.rdma.choice import gid_text
 from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
 from fabric.rdma.connection import Connection
 from fabric.rdma.heads import NO_REGION, HeadKind
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     Bootstrap = Callable[[bytes, Deadline], tuple[bytes, Line]]
     """Brings an offer to the node and its answer back, over a wire that is authenticated, and keeps the line open."""
-
-ETHERNET = "Ethernet"
 
 
 class RdmaChannel:  # mutable: open, then closed
@@ -242,8 +240,7 @@ class RdmaChannel:  # mutable: open, then closed
         agreed = agree(ours, theirs)
         if (theirs.nonce, theirs.link_epoch) != (ours.nonce, ours.link_epoch):
             raise ProtocolError("the node answered another offer than ours; try again")
-        if choice.link_layer == ETHERNET:
-            find_neighbour(ip_of(theirs.gid), choice.address, engine.config.resolve_s)
+        find_neighbour(choice.address_of(theirs.gid), choice.address, engine.config.resolve_s)
         self.peer_facts = PeerFacts(theirs.node_id, theirs.node_epoch, agreed.version)
         self._page = theirs.page
         self._calls.begin(Windows(theirs.region), theirs.node_epoch)

@@ -27,7 +27,8 @@ ACTIVE = "ACTIVE"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way out of this host. `address` is the IP address of a RoCE port, "" on InfiniBand; `why` says it in words."""
+    """A way out of this host. `address` is the IP address of a RoCE port, "" on InfiniBand; a link-local one ends with
+    `%` and `netdev`, the network device that it means something on. `why` says it in words."""
 
     device: str
     port: int
@@ -37,6 +38,11 @@ class Choice:
     lid: int
     address: str
     why: str
+    netdev: str = ""
+
+    def address_of(self, gid: str) -> str:
+        """The IP address of a peer's GID, as a socket of this host reaches it; empty on InfiniBand."""
+        return scoped(ip_of(gid), self.netdev) if self.link_layer == ETHERNET else ""
 
 
 def choose(host: Host, config: RdmaConfig, numa_node: int = -1) -> Choice:
@@ -64,9 +70,9 @@ def choose(host: Host, config: RdmaConfig, numa_node: int = -1) -> Choice:
         raise Unavailable(
             f"port {port.number} of RDMA device {device.name} is {port.state or 'down'}; bring its network link up"
         )
-    address = ip_of(gid.gid) if port.link_layer == ETHERNET else ""
+    address = scoped(ip_of(gid.gid), gid.netdev) if port.link_layer == ETHERNET else ""
     why = f"{gid.kind or port.link_layer} {gid.gid}"
-    return Choice(device.name, port.number, gid.index, gid.gid, port.link_layer, port.lid, address, why)
+    return Choice(device.name, port.number, gid.index, gid.gid, port.link_layer, port.lid, address, why, gid.netdev)
 
 
 def missing(host: Host) -> str:
@@ -84,6 +90,11 @@ def ip_of(gid: str) -> str:
     """The IP address that a RoCE GID is: dotted for an IPv4-mapped one."""
     address = IPv6Address(gid)
     return str(address.ipv4_mapped) if address.ipv4_mapped is not None else str(address)
+
+
+def scoped(address: str, netdev: str) -> str:
+    """An address for a socket: a link-local one means something on its network device only."""
+    return f"{address}%{netdev}" if netdev and ":" in address and IPv6Address(address).is_link_local else address
 
 
 def gid_text(gid: str) -> str:

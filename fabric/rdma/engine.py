@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fabric.errors import NodeLost, ResourceExhausted, Unavailable
-from fabric.rdma.alarms import GID_CHANGE, why_all_end, why_ends
+from fabric.rdma.alarms import GID_CHANGE, ends_the_device, why_all_end, why_ends
 from fabric.rdma.budget import Budget
 from fabric.rdma.choice import Choice, choose
 from fabric.rdma.config import COMPLETIONS_PER_LINK, RdmaConfig
@@ -87,7 +87,7 @@ class Engine:  # mutable: opens a device, then serves it
         self._queues: list[Rounds] = []
         self._members: dict[int, tuple[Member, Rounds]] = {}
         self._next = 0
-        self._closed = self._tending = False
+        self._closed = self._tending = self._stale = False
         mine = weakref.ref(self)
 
         def forked() -> None:
@@ -124,6 +124,8 @@ class Engine:  # mutable: opens a device, then serves it
         with self._lock:
             if self._closed:
                 raise Unavailable("the rdma wire was closed here; use another")
+            if self._stale:
+                raise Unavailable("the RDMA device is being opened again; try it in a second")
             device = self._opened(choice)
             queue = next((one for one in self._queues if one.links < LINKS_PER_QUEUE), None)
             if queue is None:
@@ -141,6 +143,8 @@ class Engine:  # mutable: opens a device, then serves it
         with self._lock:
             _, queue = self._members.pop(number)
             queue.links -= 1
+            if self._stale and not self._members:
+                self.call_soon(self._renew)
 
     @property
     def polls(self) -> int:
@@ -183,20 +187,32 @@ class Engine:  # mutable: opens a device, then serves it
             time.sleep(0.001)
         for member, _ in tuple(self._members.values()):
             member.end_now()
+        self._shut()
+
+    def _shut(self) -> None:
+        """Closes the device and its queues, where nobody uses them any more."""
         device, self._device = self._device, None
+        queues, self._queues = self._queues, []
         if device is None:
             return
         with suppress(RuntimeError, OSError):
-            for fd in (device.async_fd, *(queue.fd for queue in self._queues)):
+            for fd in (device.async_fd, *(queue.fd for queue in queues)):
                 self._loop.remove_reader(fd)
         if self._members:  # pyverbs dies when it is used after its context: better the kernel ends it with the process
             _log.warning(
                 "%d rdma connections did not come to an end; their memory returns with the process", self.links
             )
             return
-        for queue in self._queues:
+        for queue in queues:
             queue.close()
         device.close()
+
+    def _renew(self) -> None:
+        """Closes a device that serves nobody any more: the next connection opens it again, or another one."""
+        with self._lock:
+            if self._stale and not self._members and not self._closed:
+                self._shut()
+                self._stale = False
 
     def _opened(self, choice: Choice) -> Device:
         device = self._device
@@ -204,8 +220,10 @@ class Engine:  # mutable: opens a device, then serves it
             device = self._device = Device(load(), choice.device)
             self._attach(device.async_fd, self._told)
         elif device.name != choice.device:
+            self._stale = not self._members
+            self.call_soon(self._renew)
             raise Unavailable(
-                f"RDMA goes over {device.name} here, and {choice.device} would be better now; close and open it again"
+                f"RDMA goes over {device.name} here until its connections end, and {choice.device} would be better now"
             )
         return device
 
@@ -266,8 +284,11 @@ class Engine:  # mutable: opens a device, then serves it
             name = EVENTS.get(code, str(code))
             _log.info("RDMA device %s tells %s", device.name, name)
             all_end = why_all_end(device.name, name)
+            if ends_the_device(name):
+                self._stale = True
             host = self._look() if name == GID_CHANGE else None
             for member, _ in tuple(self._members.values()):
                 why = all_end or ("" if host is None else why_ends(device.name, member.gid, host))
                 if why:
                     member.fail(NodeLost(why))
+        self._renew()

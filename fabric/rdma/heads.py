@@ -28,7 +28,9 @@ _CHECK = struct.Struct("<I")
 assert HEAD_BYTES == 32, "a head is half a cache line"
 
 FRAMES_BYTES = BULK_DEPTH * FRAME_ROOM
-"""Of each region: a place for the frame of each large body that may be on its way."""
+"""Of each of our regions: a place for the frame of each large body that may be on its way."""
+FRAMES_BYTES_MIN = 8 * 1024
+"""The same of a peer that takes as few and as short frames as terms allow; beyond a region its NIC refuses."""
 UNIT_BYTES = 64
 """Bodies and the frames behind them begin at multiples of this."""
 _UNIT_BITS = 25
@@ -71,28 +73,26 @@ class Head(NamedTuple):  # made for each message
 _KINDS = {int(kind): kind for kind in HeadKind}
 
 
-def pack_head(head: Head) -> bytes:
-    """The head as it travels."""
+def pack_head(head: Head, version: int) -> bytes:
+    """The head as it travels on a connection of this version."""
     kind, flags, region, epoch, sequence, ctl_total, bulk_total, note = head
-    plain = HEAD.pack(MAGIC, VERSION, kind, flags, region, epoch, sequence, ctl_total, bulk_total, note)
+    plain = HEAD.pack(MAGIC, version, kind, flags, region, epoch, sequence, ctl_total, bulk_total, note)
     return plain + _CHECK.pack(crc32(plain))
 
 
-def read_head(message: bytes, epoch: int) -> Head:
+def read_head(message: bytes, epoch: int, version: int) -> Head:
     """Checks and reads the head of a message that was copied out. Raises ProtocolError for anything but a head of this
-    link epoch."""
+    link epoch and version."""
     if len(message) < HEAD_BYTES:
         raise ProtocolError(
             f"a message of {len(message)} bytes is shorter than its head; the peer must send whole ones"
         )
-    magic, version, kind, flags, region, link_epoch, sequence, ctl_total, bulk_total, note = HEAD.unpack_from(message)
+    magic, told, kind, flags, region, link_epoch, sequence, ctl_total, bulk_total, note = HEAD.unpack_from(message)
     (check,) = _CHECK.unpack_from(message, HEAD.size)
     if magic != MAGIC or crc32(message[: HEAD.size]) != check:
         raise ProtocolError("a message's head is garbled; the connection is closed")
-    if not VERSION_OLDEST <= version <= VERSION:
-        raise ProtocolError(
-            f"a message of version {version} came on a connection of version {VERSION}; update one side"
-        )
+    if told != version:
+        raise ProtocolError(f"a message of version {told} came on a connection of version {version}; update one side")
     if link_epoch != epoch:
         raise ProtocolError(f"a message of link epoch {link_epoch} came in epoch {epoch}; the connection is closed")
     known = _KINDS.get(kind)
@@ -165,7 +165,7 @@ def check_region(note: RegionNote) -> None:
         0 < note.nbytes <= REGION_BYTES_MAX and note.base + note.nbytes < 1 << 64
         and note.window_at % UNIT_BYTES == 0 and note.window_at + window <= note.nbytes
         and (not window or (window >= 4096 and window & (window - 1) == 0))
-        and note.frames_at % UNIT_BYTES == 0 and note.frames_at + FRAMES_BYTES <= note.nbytes
+        and note.frames_at % UNIT_BYTES == 0 and note.frames_at + FRAMES_BYTES_MIN <= note.nbytes
     )  # fmt: skip
     if not sound:
         raise ProtocolError(f"a region of {note.nbytes} bytes that cannot be was offered; the connection is closed")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from fabric.errors import ConfigError, Draining, Fate, NodeLost, OverspillError, ResourceExhausted
 from fabric.frame import ErrorFrame, Load, encode_error
 from fabric.load_page import PAGE_BYTES
-from fabric.rdma.channel import ETHERNET
-from fabric.rdma.choice import gid_text, ip_of
+from fabric.rdma.choice import gid_text
 from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
 from fabric.rdma.connection import Connection
 from fabric.rdma.domain import Use
@@ -106,8 +105,7 @@ class RdmaListener:  # mutable: its peers come and go
             region = await peer.begin(connection, theirs.region, open_session)
             ours = self._terms(connection, choice, theirs, region, self._readable(connection))
             agreed = agree(ours, theirs)
-            if choice.link_layer == ETHERNET:
-                await find_neighbour_async(ip_of(theirs.gid), choice.address, engine.config.resolve_s)
+            await find_neighbour_async(choice.address_of(theirs.gid), choice.address, engine.config.resolve_s)
             connection.connect(agreed, theirs)
         except BaseException as error:  # whatever it was, nothing may stay behind it
             connection.close(NodeLost(str(error), Fate.NEVER_RAN))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER, READ_DONE, PULSE_DONE = range(7)
 _KIND_BITS = 28
 assert COUNT_MASK == (1 << _KIND_BITS) - 1, "numbers fill what kinds leave"
-_SIZES = (64, 128, 256, 512, 1024, 2048, FRAME_ROOM)
+_SIZES = tuple(64 << step for step in range((FRAME_ROOM // 64).bit_length()))
 """A send is rounded up to one of these powers of two, each prepared once for each place of the ring."""
 _SIGNAL_EVERY, _INLINE_BYTES = 8, 256
 _RECEIVES_AT, _SENDS_AT = 0, CTL_DEPTH * FRAME_ROOM

@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fabric.errors import ResourceExhausted
-from fabric.rdma.config import BULK_DEPTH, FRAME_ROOM
 from fabric.rdma.heads import HEAD_BYTES, HELLO_PLACE, pack_place
 from fabric.rdma.outbox import Outbox, Write
 
@@ -54,8 +53,9 @@ class Posts:  # mutable: queues
         address, nbytes, lkey = source
 
         def frame() -> tuple[int, int, int, int, int]:
-            staged = self._pairs.stage(self._talk.headed(message, bulk=True))
-            at = long_at if staged[1] > FRAME_ROOM else note.frames_at + self._bulk_no % BULK_DEPTH * FRAME_ROOM
+            talk = self._talk
+            staged, room = self._pairs.stage(talk.headed(message, bulk=True)), talk.frame_room
+            at = long_at if staged[1] > room else note.frames_at + self._bulk_no % talk.bulk.depth * room
             self._bulk_no += 1
             return *staged, note.base + at, pack_place(note.number, at)
 

@@ -53,15 +53,16 @@ class Message:  # mutable: queued, then posted
 
 
 class Talk:  # mutable: counts what was said
-    """One end's side of it. `frame_room` is what one message of the frame pair may take."""
+    """One end's side of it. `frame_room` is what one message of the frame pair may take; with `bulk.depth` it tells
+    where the frame behind a large body goes, since the peer may have fewer and smaller places than we have."""
 
-    __slots__ = ("_arrived", "_echoes", "_nonce", "_sent", "bulk", "ctl", "epoch", "frame_room")
+    __slots__ = ("_arrived", "_echoes", "_nonce", "_sent", "_version", "bulk", "ctl", "epoch", "frame_room")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.frame_room = FRAME_ROOM
         self.ctl, self.bulk = Credits(CTL_DEPTH), Credits(BULK_DEPTH)
-        self._nonce = 0
+        self._nonce = self._version = 0
         self._sent, self._arrived = [0, 0], [0, 0]
         self._echoes = 0
 
@@ -69,7 +70,7 @@ class Talk:  # mutable: counts what was said
         """Both ends keep to this from now on."""
         self.ctl, self.bulk = Credits(agreed.ctl_depth), Credits(agreed.bulk_depth)
         self.frame_room = min(agreed.frame_room, FRAME_ROOM)
-        self._nonce = nonce & _U32
+        self._nonce, self._version = nonce & _U32, agreed.version
 
     def greeting(self, kind: HeadKind) -> Message:
         """HELLO or ECHO."""
@@ -87,11 +88,11 @@ class Talk:  # mutable: counts what was said
         )  # fmt: skip
         self._sent[bulk] += 1
         message.posted = True
-        return pack_head(head) + message.payload
+        return pack_head(head, self._version) + message.payload
 
     def heard(self, raw: bytes, *, bulk: bool) -> tuple[Head, bytes]:
         """A message that came, and what follows its head. Raises ProtocolError for one that is out of turn."""
-        head = read_head(raw, self.epoch)
+        head = read_head(raw, self.epoch, self._version)
         if head.sequence != self._arrived[bulk] & _U32:
             raise ProtocolError("a message came out of turn; the connection is closed")
         self._arrived[bulk] += 1

@@ -21,6 +21,7 @@ from fabric.rdma.choice import gid_text
 from fabric.rdma.heads import (
     REGION,
     REGION_BYTES_MAX,
+    UNIT_BYTES,
     VERSION,
     VERSION_OLDEST,
     RegionNote,
@@ -33,7 +34,9 @@ _FORMAT = struct.Struct("<4sBBBBBBHQIIIIIHHI16sQ")
 _CHECK = struct.Struct("<I")
 _LENGTH = struct.Struct("<H")
 _NAME_MAX = 255
-MESSAGE_BYTES_MAX = _FORMAT.size + 2 * REGION.size + _LENGTH.size + _NAME_MAX + _CHECK.size
+_LATER_BYTES_MAX = 512
+"""What a later version may put behind the name: one that does not know it leaves it unread."""
+MESSAGE_BYTES_MAX = _FORMAT.size + 2 * REGION.size + _LENGTH.size + _NAME_MAX + _LATER_BYTES_MAX + _CHECK.size
 _LAYERS = ("Ethernet", "InfiniBand")
 _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
@@ -105,7 +108,7 @@ def read_terms(message: bytes) -> Terms:
         raise ProtocolError("what came is no record of RDMA terms; the peer must speak our protocol")
     (check,) = _CHECK.unpack_from(message, len(message) - _CHECK.size)
     (name_bytes,) = _LENGTH.unpack_from(message, length_at)
-    if crc32(message[: -_CHECK.size]) != check or name_at + name_bytes + _CHECK.size != len(message):
+    if crc32(message[: -_CHECK.size]) != check or name_at + name_bytes + _CHECK.size > len(message):
         raise ProtocolError("a record of RDMA terms is garbled; the peer must send it whole")
     (
         _, oldest, newest, layer, mtu, read_depth, _, lid, node_epoch, link_epoch, ctl_num, ctl_psn, bulk_num, bulk_psn,
@@ -115,6 +118,7 @@ def read_terms(message: bytes) -> Terms:
         layer < len(_LAYERS) and mtu in _MTU_BYTES and 1 <= read_depth <= 128
         and max(ctl_num, ctl_psn, bulk_num, bulk_psn) < 1 << 24
         and 8 <= ctl_depth <= 1024 and 8 <= bulk_depth <= 1024 and 1024 <= frame_room <= 1 << 20
+        and frame_room % UNIT_BYTES == 0
     )  # fmt: skip
     if not sound:
         raise ProtocolError("a record of RDMA terms has numbers that cannot be; the peer must correct them")
@@ -153,7 +157,7 @@ def agree(ours: Terms, theirs: Terms) -> Agreed:
         min(ours.read_depth, theirs.read_depth),
         min(ours.ctl_depth, theirs.ctl_depth),
         min(ours.bulk_depth, theirs.bulk_depth),
-        min(ours.frame_room, theirs.frame_room),
+        1 << (min(ours.frame_room, theirs.frame_room).bit_length() - 1),  # messages are padded to a power of two
     )
 
 
