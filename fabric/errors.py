@@ -80,6 +80,12 @@ class ResidentMissing(OverspillError):
     code, default_fate = 15, Fate.NEVER_RAN
 
 
+class AnswersInStream(InvalidArgument):
+    """The model is decoupled: it has no one answer, and none over a router. Ask for its stream at its node."""
+
+    code = 16
+
+
 # Time and room.
 class DeadlineExceeded(OverspillError):
     """The time given with the request is over."""

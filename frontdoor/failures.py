@@ -56,6 +56,7 @@ class Refusal(OverspillError):
 
 _STATUS: tuple[tuple[type[OverspillError], Status], ...] = (
     # The first that fits, so the special ones come first.
+    (errors.AnswersInStream, Status.UNIMPLEMENTED),
     (errors.InvalidArgument, Status.INVALID_ARGUMENT),
     (errors.UnknownModel, Status.NOT_FOUND),
     (errors.PoisonRequest, Status.INVALID_ARGUMENT),

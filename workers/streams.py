@@ -11,7 +11,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from fabric.errors import Fate, InvalidArgument, ModelFailed, OverspillError, ResourceExhausted
+from fabric.errors import AnswersInStream, Fate, InvalidArgument, ModelFailed, OverspillError, ResourceExhausted
 from fabric.layout import layout_of
 from workers.backends.base import Inputs, Outputs
 from workers.backends.python import PythonModel
@@ -181,12 +181,11 @@ class Streams:  # mutable: streams come and go
 
 
 def check_asked(model: LoadedModel, *, streaming: bool) -> None:
-    """Raises InvalidArgument where a decoupled model is asked for one answer."""
+    """Raises AnswersInStream where a decoupled model is asked for one answer."""
     if not streaming:
-        raise InvalidArgument(
-            f"model {model.config.name!r} is decoupled and answers in a stream; ask it over ModelStreamInfer of its"
-            " node's front door",
-            Fate.NEVER_RAN,
+        raise AnswersInStream(
+            f"model {model.config.name!r} is decoupled and answers in a stream, which routers and gateways do not"
+            " carry; ask it over ModelStreamInfer at the front door of a node that has it"
         )
 
 

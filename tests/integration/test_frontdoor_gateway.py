@@ -19,15 +19,27 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from tests.integration.frontdoors import ECHO, ROUGH, SLEEP, config, grpc_client
+from tests.integration.frontdoors import ECHO, ROUGH, SLEEP, config, grpc_client, http_client
 from tests.integration.nodes import IDEMPOTENT, ROOT, RunningNode, running_node, wait_until, write_model
 from tests.integration.rpc_certificates import Authority
 from workers.runtime import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+MANY = """
+class Model:
+    def __init__(self, config): pass
+    def execute(self, inputs, outputs):
+        for number in inputs["x"]:
+            outputs["y"] = inputs["x"] * 0 + number
+            yield
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ def running_gateway(
     for dtype in ("FP32", "BF16", "BYTES"):
         write_model(models, f"echo_{dtype}", ECHO, config({"x": "-1"}, {"y": "-1"}, dtype, IDEMPOTENT))
     write_model(models, "rough", ROUGH, config({"x": "-1"}, {"y": "-1"}, "INT64", IDEMPOTENT))
+    write_model(models, "many", MANY, config({"x": "-1"}, {"y": "-1"}, "INT64", DECOUPLED + IDEMPOTENT))
     write_model(models, "broken", "raise ImportError('no such card')", config({"x": "-1"}, {"y": "-1"}, "FP32"))
     with ExitStack() as stack:
         found = []
@@ -131,6 +144,29 @@ def test_errors_have_the_same_codes_as_at_a_node(gateway: Gateway) -> None:
         assert code(lambda: client.load_model("echo_FP32")) == "UNAVAILABLE"
         late = given(np.array([SLEEP, 300]), "INT64")
         assert code(lambda: client.infer("rough", [late], client_timeout=0.1)) == "DEADLINE_EXCEEDED"
+
+
+def test_a_model_with_many_answers_is_refused_and_the_client_told_whom_to_ask(gateway: Gateway) -> None:
+    x, answers = given(np.arange(3), "INT64"), queue.Queue[tuple[Any, Any]]()
+    with grpc_client(gateway.address) as client:
+        assert code(lambda: client.infer("many", [x])) == "UNIMPLEMENTED"
+        client.start_stream(callback=lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("many", [x])
+        client.async_stream_infer("echo_FP32", [given(np.ones(1, np.float32))])
+        _, error = answers.get(timeout=30)
+        assert "at the front door of a node that has it" in error.message()
+        result, error = answers.get(timeout=30)
+        assert error is None, "the stream goes on"
+        assert result.as_numpy("y").tolist() == [1.0]
+        client.stop_stream()
+    with http_client(gateway.http) as client:
+        assert code(lambda: client.infer("many", [http_given(np.arange(3))])) == "501"
+
+
+def http_given(array: np.ndarray[Any, Any]) -> Any:
+    tensor = triton_http.InferInput("x", array.shape, "INT64")
+    tensor.set_data_from_numpy(array)
+    return tensor
 
 
 def test_shared_memory_and_metrics_are_the_same(gateway: Gateway) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from fabric.errors import Fate, InvalidArgument, ModelBroken, ModelFailed, ReplyTooLarge, ResourceExhausted
+from fabric.errors import AnswersInStream, Fate, ModelBroken, ModelFailed, ReplyTooLarge, ResourceExhausted
 from fabric.frame import ErrorFrame, Load, ReplyFrame, RequestFrame, decode_final, pack_request, wants_stream
 from workers import streams
 from workers.backends.base import Inputs
@@ -145,5 +145,5 @@ def test_who_wants_one_answer_is_told(tmp_path: Path) -> None:
     plain = pack_request(1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, "m", b"")
     flagged = pack_request(1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, "m", b"", 1)
     assert (wants_stream(plain), wants_stream(flagged)) == (False, True)
-    with pytest.raises(InvalidArgument, match="ModelStreamInfer"):
+    with pytest.raises(AnswersInStream, match="ModelStreamInfer"):
         check_asked(load(tmp_path), streaming=False)
