@@ -61,8 +61,11 @@ class Opened:
         with self.core.lock:
             links = [(worker.name, worker.link) for worker in self.core.table.workers]
         troubles = [(name, link.trouble) for name, link in links if isinstance(link, Link)]
+        hedging = self.core.hedger.budget if self.core.hedger is not None else None
         return replace(
             self.core.statistics(),
+            hedges=hedging.sent if hedging is not None else 0,
+            hedges_refused=hedging.refused if hedging is not None else 0,
             wire_troubles=tuple(f"{name}: {trouble}" for name, trouble in troubles if trouble),
             registry_age_s=self._links.registry_age_s(),
             registry_trouble=self._links.registry_trouble(),

@@ -32,6 +32,9 @@ class RouterStatistics:
     pages_read: int = 0
     """Load pages that were read for requests; `pages_unread` could not be, and the reports of answers counted."""
     pages_unread: int = 0
+    hedges: int = 0
+    """Copies of late requests that were sent; `hedges_refused` were not, because the budget was spent."""
+    hedges_refused: int = 0
     registry_age_s: float = float("inf")
     """Seconds since the registry last answered."""
     wire_troubles: tuple[str, ...] = ()
