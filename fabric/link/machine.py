@@ -119,9 +119,16 @@ class LinkMachine:  # mutable: it is the state
             (Role.FALLBACK, Event.FALLBACK_OPENED, Event.FALLBACK_FAILED),
         ):
             if event is opened:
-                self._failures[role] = self.missed[role] = self._answered[role] = 0
+                self.missed[role] = self._answered[role] = 0
+                if role is Role.FALLBACK:
+                    self._failures[role] = 0
             elif event is failed:
                 self._failures[role] += 1
+        if self.state in _ON_PREFERRED:
+            self._failures[Role.PREFERRED] = 0
+        elif before is State.STANDBY and self.state is State.FENCING:
+            # It opened, and broke before it was good for anything: one that always does is not to be opened in a storm.
+            self._failures[Role.PREFERRED] += 1
         if before in _ON_PREFERRED and self.state not in _ON_PREFERRED:
             self._hold(now)
         elif before is not State.STANDBY and self.state is State.STANDBY and self._left_at > float("-inf"):

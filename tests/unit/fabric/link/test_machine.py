@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -172,6 +173,28 @@ def test_back_off_grows_to_its_bound_with_jitter() -> None:
         one.handle(Event.PROBE_DUE, 0.0)
     assert all(0.5 * whole <= delay <= whole for delay, whole in zip(delays, (1, 2, 4, 8, 16), strict=False))
     assert 15.0 <= delays[-1] <= 30.0
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["it never opens", "it opens and breaks"])
+def test_an_hour_of_outage_is_probed_seldom_and_to_its_end(opens: bool) -> None:
+    """Whether the preferred wire cannot be opened, or opens each time and breaks before it is trusted."""
+    one, now, tries = live(), 10.0, list[float]()
+    one.handle(Event.PREFERRED_LOST, now)
+    commands = one.handle(Event.FENCED, now)
+    while now < 3600.0:
+        (now,) = [now + command.delay_s for command in commands if command.do is Do.SCHEDULE_PROBE]
+        tries.append(now)
+        one.handle(Event.PROBE_DUE, now)
+        if opens:
+            one.handle(Event.PREFERRED_OPENED, now)
+            one.handle(Event.PREFERRED_LOST, now + 0.1)
+        commands = one.handle(Event.FENCED if opens else Event.PREFERRED_FAILED, now + 0.1)
+    assert max(later - at for at, later in pairwise(tries)) <= TIMES.backoff_max_s + 0.1
+    assert max(sum(at <= other < at + 60.0 for other in tries) for at in tries) <= 12, "a storm"
+    one.handle(Event.PROBE_DUE, now)
+    one.handle(Event.PREFERRED_OPENED, now)
+    one.handle(Event.HOLD_OVER, now + TIMES.hold_down_max_s)
+    assert one.state is State.PREFERRED_LIVE
 
 
 @pytest.mark.parametrize(("preferred", "fallback"), [(True, False), (False, True)])
