@@ -48,15 +48,19 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
     socket's own small slots are neither.
     """
 
-    __slots__ = ("_copy", "_input", "_lent", "arena", "capacity", "input_at", "leased", "out", "reply", "reply_at")
+    __slots__ = (
+        "_copy", "_input", "_lent", "_reply",
+        "arena", "capacity", "input_at", "leased", "out", "reply_at", "reply_slot",
+    )  # fmt: skip
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.input_at = self.reply_at = self.capacity = 0
         self.out = self.leased = False
-        self.reply: Lease | None = None
+        self.reply_slot: Slot | None = None
+        self._reply: Lease | None = None
         self._input: Slot | None = None
-        self._copy: Lease | None = None
+        self._copy: Slot | None = None
         self._lent: tuple[Slot, ...] = ()
 
     def put_input(self, call: Call) -> None:
@@ -69,27 +73,33 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
             self._input = memory.slot
         else:
             nbytes = call.body.layout.body_bytes
-            self._copy = Lease.of(self.arena, nbytes)
-            self._input = self._copy.slot
-            self._copy.view[:nbytes] = call.body.view()
+            slot = self._input = self._copy = self.arena.lease(nbytes)
+            self.arena.view[slot.offset : slot.offset + nbytes] = call.body.view()
         self.leased = True
         self.input_at = self._input.offset
 
     def put_reply(self, nbytes: int) -> None:
         """Gives the reply a leased place of at least `nbytes`. Raises ResourceExhausted when there is no room."""
-        if self.reply is not None:
-            self.reply.release()
-        self.reply = Lease.of(self.arena, nbytes)
+        self._drop_reply()
+        slot = self.reply_slot = self.arena.lease(nbytes)
         self.leased = True
-        self.reply_at, self.capacity = self.reply.slot.offset, self.reply.slot.nbytes
+        self.reply_at, self.capacity = slot.offset, slot.nbytes
+
+    def open_reply(self) -> Lease:
+        """The lease of the reply's place. It takes a microsecond to make, and is needed only once the reply is there:
+        whoever waits makes it meanwhile."""
+        if self._reply is None:
+            assert self.reply_slot is not None, "the reply has a slot of its own"
+            self._reply = Lease(self.arena, self.reply_slot)
+        return self._reply
 
     def grow_reply(self, needed_bytes: int) -> None:
         """The same for a reply that exists already and did not fit: the error's fate is RAN. The input stays lent,
         since it is about to be sent again, and its holder may have given it back meanwhile."""
         self.out = False
-        if self.reply is not None:
-            self._lent = tuple(slot for slot in self._lent if slot is not self.reply.slot)
-            self.arena.writer_ended(self.reply.slot)
+        if (place := self.reply_slot) is not None:
+            self._lent = tuple(slot for slot in self._lent if slot is not place)
+            self.arena.writer_ended(place)
         try:
             self.put_reply(needed_bytes)
         except ResourceExhausted as full:
@@ -98,8 +108,8 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
     def lend(self) -> None:
         """From now on, until `settle`, the node may use the leased slots."""
         self.out = True
-        if self.reply is not None:
-            wanted = (self.reply.slot,) if self._input is None else (self.reply.slot, self._input)
+        if self.reply_slot is not None:
+            wanted = (self.reply_slot,) if self._input is None else (self.reply_slot, self._input)
         elif self._input is not None:
             wanted = (self._input,)
         else:
@@ -122,18 +132,30 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         self.let_go()
 
     def leave_reply(self) -> Lease | None:
-        """The reply's lease, for whoever holds it after the caller left."""
-        late, self.reply = self.reply, None
-        return late
+        """The reply's lease, if it has one, for whoever holds it after the caller left."""
+        return self.take_reply() if self.reply_slot is not None else None
+
+    def take_reply(self) -> Lease:
+        """The reply's lease, the asker's from now on."""
+        lease = self.open_reply()
+        self.reply_slot = self._reply = None
+        return lease
 
     def let_go(self) -> None:
         """Nobody here wants the slots any more: they are free once they are settled too."""
-        if self._copy is not None:
-            self._copy.release()
-        if self.reply is not None:
-            self.reply.release()
-        self._input = self._copy = self.reply = None
+        copy, self._copy, self._input = self._copy, None, None
+        if copy is not None:
+            self.arena.give_back(copy)
+        self._drop_reply()
         self.leased = False
+
+    def _drop_reply(self) -> None:
+        slot, self.reply_slot = self.reply_slot, None
+        lease, self._reply = self._reply, None
+        if lease is not None:
+            lease.release()
+        elif slot is not None:
+            self.arena.give_back(slot)
 
 
 def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places, flags: int = 0) -> bytes:
@@ -197,12 +219,11 @@ def answer_of(reply: ReplyFrame, layout: Layout, memory: bytes | Lease) -> Answe
 
 def take_leased_reply(reply: ReplyFrame, layout: Layout, places: Places) -> Answer:
     """The answer out of a leased reply slot: copied out when small, else the lease itself, the answer's from now on."""
-    lease = places.reply
-    assert lease is not None, "the reply has a slot of its own"
-    start = reply.reply_offset - places.reply_at
-    if reply.body_bytes < SMALL_BODY_BYTES or start:  # a lease begins where its body begins
-        memory: bytes | Lease = bytes(lease.view[start : start + reply.body_bytes])
+    at, nbytes = reply.reply_offset, reply.body_bytes
+    memory: bytes | Lease
+    if nbytes < SMALL_BODY_BYTES or at != places.reply_at:  # a lease begins where its body begins
+        memory = bytes(places.arena.view[at : at + nbytes])
     else:
-        memory, places.reply = lease, None
+        memory = places.take_reply()
     places.let_go()
     return answer_of(reply, layout, memory)

@@ -117,7 +117,7 @@ class PooledSocket:  # mutable: carries one request after the other
             reply, layout = final
         if places.leased:
             places.settle()
-            if places.reply is not None:
+            if places.reply_slot is not None:
                 return take_leased_reply(reply, layout, places)
             places.let_go()
         places.out = False
@@ -255,6 +255,8 @@ class PooledSocket:  # mutable: carries one request after the other
             self.request = None
             self.fault = _GONE
             raise NodeLost(_GONE, Fate.NEVER_RAN) from None
+        if places.reply_slot is not None:
+            places.open_reply()
         if self._quick:
             self._spin()
         # A whole millisecond more, since poll counts in those and must not come back early.
