@@ -30,7 +30,7 @@ def find_neighbour(address: str, own: str, timeout_s: float) -> None:
     with _socket(own) as sock:
         sock.settimeout(timeout_s)
         try:
-            code = sock.connect_ex((address, _PORT))
+            code = sock.connect_ex(_place(address, _PORT))
         except TimeoutError:
             code = errno.ETIMEDOUT
     _judge(address, own, code)
@@ -45,7 +45,7 @@ async def find_neighbour_async(address: str, own: str, timeout_s: float) -> None
         sock.settimeout(0)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.get_running_loop().sock_connect(sock, (address, _PORT))
+                await asyncio.get_running_loop().sock_connect(sock, _place(address, _PORT))
         except TimeoutError:
             code = errno.ETIMEDOUT
         except OSError as error:
@@ -69,13 +69,22 @@ def is_resolved(address: str, table: Path = Path("/proc/net/arp")) -> bool:
 def _socket(own: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in own else socket.AF_INET)
     try:
-        sock.bind((own, 0))
+        sock.bind(_place(own, 0))
     except OSError as error:
         sock.close()
         raise NodeLost(
             f"our RDMA address {own} cannot be used ({error.strerror}); look at it", Fate.NEVER_RAN
         ) from None
     return sock
+
+
+def _place(address: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    """What a socket takes: of a link-local address it wants the network device behind the `%` as a number. Raises
+    OSError for a device that is not there."""
+    if "%" not in address:
+        return address, port
+    host, _, netdev = address.partition("%")
+    return host, port, 0, socket.if_nametoindex(netdev)
 
 
 def _judge(address: str, own: str, code: int) -> None:

@@ -62,9 +62,18 @@ def test_an_index_that_the_operator_names_is_taken_whatever_its_kind() -> None:
     assert choose(_host(_device(port)), RdmaConfig(gid_index=0)).gid_index == 0
 
 
+def test_a_link_local_address_is_named_with_its_network_device() -> None:
+    chosen = choose(_host(_device(_port(GidFacts(0, LINK_LOCAL, V2, "eth1")))), RdmaConfig())
+    assert chosen.address == f"{LINK_LOCAL}%eth1"
+    assert chosen.address_of("fe80:0000:0000:0000:0000:0000:0000:0009") == "fe80::9%eth1"
+    assert chosen.address_of(GLOBAL) == GLOBAL
+    mapped = choose(_host(_device(_port(GidFacts(1, MAPPED, V2, "eth1")))), RdmaConfig())
+    assert (mapped.address, mapped.address_of("::ffff:10.0.0.8")) == ("10.0.0.7", "10.0.0.8")
+
+
 def test_infiniband_needs_no_ip_address() -> None:
     chosen = choose(_host(_device(_port(GidFacts(0, LINK_LOCAL, ""), layer="InfiniBand"))), RdmaConfig())
-    assert (chosen.address, chosen.lid) == ("", 4)
+    assert (chosen.address, chosen.lid, chosen.address_of(GLOBAL)) == ("", 4, "")
 
 
 @pytest.mark.parametrize(

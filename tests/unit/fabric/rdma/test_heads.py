@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from zlib import crc32
 
 import pytest
 
 from fabric.errors import OverspillError, ProtocolError, StaleEpoch, Unavailable, VersionMismatch
 from fabric.rdma.heads import (
-    FRAMES_BYTES,
+    FRAMES_BYTES_MIN,
     HEAD_BYTES,
     HELLO_PLACE,
     NO_REGION,
@@ -36,23 +37,25 @@ OFFER = replace(TERMS, node_id="", node_epoch=0)
 
 
 def test_a_head_is_read_as_it_was_packed() -> None:
-    raw = pack_head(HEAD)
+    raw = pack_head(HEAD, 1)
     assert len(raw) == HEAD_BYTES
-    assert read_head(raw + b"more", HEAD.epoch) == HEAD
+    assert read_head(raw + b"more", HEAD.epoch, 1) == HEAD
 
 
-def test_a_head_of_another_epoch_is_refused() -> None:
+def test_a_head_of_another_epoch_or_version_is_refused() -> None:
     with pytest.raises(ProtocolError, match="epoch"):
-        read_head(pack_head(HEAD), HEAD.epoch + 1)
+        read_head(pack_head(HEAD, 1), HEAD.epoch + 1, 1)
+    with pytest.raises(ProtocolError, match="version 3 came on a connection of version 2"):
+        read_head(pack_head(HEAD, 3), HEAD.epoch, 2)
 
 
 def test_every_flipped_bit_of_a_head_is_seen() -> None:
-    raw = pack_head(HEAD)
+    raw = pack_head(HEAD, 1)
     for bit in range(len(raw) * 8):
         spoilt = bytearray(raw)
         spoilt[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ProtocolError):
-            read_head(bytes(spoilt), HEAD.epoch)
+            read_head(bytes(spoilt), HEAD.epoch, 1)
 
 
 @pytest.mark.parametrize("offset", [0, 64, 4096, (1 << 31) - 64])
@@ -81,7 +84,7 @@ def test_no_region_reaches_the_greetings_place() -> None:
         {"window_at": 4 << 20},
         {"window_bytes": 3 << 20},
         {"window_at": 1},
-        {"frames_at": (4 << 20) - FRAMES_BYTES + 64},
+        {"frames_at": (4 << 20) - FRAMES_BYTES_MIN + 64},
     ],
 )
 def test_a_region_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
@@ -92,7 +95,15 @@ def test_a_region_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
 
 def test_terms_are_read_as_they_were_packed() -> None:
     assert read_terms(pack_terms(TERMS)) == TERMS
-    assert len(pack_terms(replace(TERMS, node_id="n" * 300))) == MESSAGE_BYTES_MAX
+    assert len(pack_terms(replace(TERMS, node_id="n" * 300))) <= MESSAGE_BYTES_MAX
+
+
+def test_what_a_later_version_adds_is_left_unread() -> None:
+    plain = pack_terms(TERMS)[:-4] + bytes(range(200))
+    assert read_terms(plain + crc32(plain).to_bytes(4, "little")) == TERMS
+    longer = pack_terms(TERMS)[:-4] + bytes(MESSAGE_BYTES_MAX)
+    with pytest.raises(ProtocolError):
+        read_terms(longer + crc32(longer).to_bytes(4, "little"))
 
 
 def test_ten_thousand_mutated_terms_raise_nothing_but_our_error() -> None:
@@ -118,6 +129,12 @@ def test_the_smaller_limit_counts() -> None:
         32,
         4096,
     )
+    assert agree(TERMS, replace(OFFER, frame_room=1536)).frame_room == 1024, "messages are padded to a power of two"
+
+
+def test_a_room_that_frames_could_not_begin_at_is_garbage() -> None:
+    with pytest.raises(ProtocolError, match="cannot be"):
+        read_terms(pack_terms(replace(TERMS, frame_room=2000)))
 
 
 def test_what_cannot_be_bridged_is_refused() -> None:

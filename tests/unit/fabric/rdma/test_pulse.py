@@ -60,7 +60,7 @@ def test_the_limits_follow_the_nics_own() -> None:
     assert CONFIG.silence_s <= 0.5
 
 
-@pytest.mark.parametrize("event", ["PORT_ERR", "DEVICE_FATAL", "LID_CHANGE"])
+@pytest.mark.parametrize("event", ["PORT_ERR", "DEVICE_FATAL", "LID_CHANGE", "CQ_ERR"])
 def test_an_event_of_the_port_ends_all(event: str) -> None:
     assert event in why_all_end("rxe0", event)
 

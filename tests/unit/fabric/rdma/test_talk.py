@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
 
 from fabric.errors import MissingDependency, ProtocolError
-from fabric.rdma.heads import HeadKind
+from fabric.rdma.heads import HeadKind, RegionNote, read_place
+from fabric.rdma.posts import Posts
 from fabric.rdma.talk import Message, Talk
 from fabric.rdma.terms import Agreed
 from fabric.rdma.verbs import Verbs, load
@@ -71,6 +73,43 @@ def test_both_pairs_must_be_greeted_with_the_right_nonce() -> None:
     other.agree(AGREED, 99)
     with pytest.raises(ProtocolError, match="nonce"):
         other.greeted(head)
+
+
+def test_ends_talk_in_the_version_that_they_agreed_on() -> None:
+    caller, node = _ends()
+    caller.agree(replace(AGREED, version=2), 1)
+    with pytest.raises(ProtocolError, match="version 2"):
+        node.heard(caller.headed(Message(HeadKind.FRAME), bulk=False), bulk=False)
+    node.agree(replace(AGREED, version=2), 1)
+    caller, _ = _ends()
+    caller.agree(replace(AGREED, version=2), 1)
+    assert node.heard(caller.headed(Message(HeadKind.FRAME), bulk=False), bulk=False)[0].kind is HeadKind.FRAME
+
+
+@pytest.mark.parametrize(("depth", "room"), [(32, 4096), (8, 1024)])
+def test_frames_behind_bodies_go_where_the_peer_has_places_for_them(depth: int, room: int) -> None:
+    """The peer may have fewer and smaller places than this end; a longer frame lies behind its body."""
+    talk, pairs = Talk(5), _Ring()
+    talk.agree(replace(AGREED, bulk_depth=depth, frame_room=room), 1)
+    posts = Posts(pairs, talk, 1 << 18)  # type: ignore[arg-type]
+    note = RegionNote(3, 1 << 40, 4 << 20, 77, 0, 2 << 20, 2 << 20)
+    told = []
+    for number in range(2 * depth):
+        long = number % 3 == 2
+        message = Message(HeadKind.FRAME, bytes(room if long else 100), region=3)
+        write = posts.put_write((0, 64, 0), note, 0, 8192, message, lambda: None)
+        *_, remote, imm = write.message()
+        assert remote - note.base == read_place(imm)[1]
+        told.append(remote - note.base)
+    places = [note.frames_at + number % depth * room for number in range(2 * depth)]
+    assert told == [8192 if number % 3 == 2 else place for number, place in enumerate(places)]
+
+
+class _Ring:
+    """Where messages are staged."""
+
+    def stage(self, message: bytes) -> tuple[int, int, int]:
+        return 0, len(message), 0
 
 
 def test_a_message_is_marked_as_posted_when_it_is_packed() -> None:
