@@ -73,6 +73,7 @@ HOT = (
     "workers/pauses.py",
     "workers/placement.py",
     "workers/places.py",
+    "workers/plans.py",
     "workers/reception.py",
     "workers/sentinel.py",
     "workers/settlement.py",

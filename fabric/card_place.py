@@ -1,10 +1,11 @@
 """Places in the memory of a card, as a request names them: inputs that lie there, and where outputs are to go.
 
 A front door registers memory that its client made on a card, and has a number for it from the node. A place there
-stands in a request where a resident's name would (`fabric/resident.py`), as a name that no hash is: an input is carried,
-since its room in the body is where it is copied to for whoever cannot read a card, and a place for an output is a
-referred tensor of bytes, which is called as the output is, behind `>`. Names say nothing of addresses: the node looks
-whether the number is the caller's own. This module keeps nothing. Read `workers/card_memory.py` next.
+stands in a request where a resident's name would (`fabric/resident.py`), as a name that no hash is. An input is
+carried: its room in the body is where it is copied to for whoever cannot read a card. A place for an output is a
+referred tensor of bytes, which is called as the output is, behind `>`. Names say nothing of addresses, and the node
+looks whether the number is the caller's own; it reads these names, so nothing here needs numpy. This module keeps
+nothing. Read `workers/card_memory.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -13,9 +14,6 @@ from __future__ import annotations
 
 import struct
 from typing import Final, NamedTuple
-
-from fabric.dtypes import DType
-from fabric.layout import TensorSpec
 
 TARGET: Final = ">"
 """Before an output's name, where its place is told."""
@@ -41,8 +39,3 @@ def place_in(name: bytes) -> CardPlace | None:
         return None
     _, region, offset = _NAME.unpack(name)
     return CardPlace(region, offset)
-
-
-def target_spec(output: str, place: CardPlace, nbytes: int) -> TensorSpec:
-    """What asks for an output at a place of `nbytes` bytes."""
-    return TensorSpec(TARGET + output, DType.UINT8, (nbytes,), nbytes, place.name, referred=True)

@@ -101,10 +101,23 @@ class ExecutorFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Memory on a card that a client of the local session `client_id` made: what CUDA's IPC names it by, the card's
+    number as nvidia-smi has it, and bytes; or, to close it, the `number` that the node gave for it."""
+
+    client_id: int
+    handle: bytes = b""
+    card: int = 0
+    nbytes: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `executors`, `load` or `unload`;
-    `model` names one (all, where it is empty and that makes sense); `config` is a whole configuration as Triton's JSON,
-    for `load` alone, which takes the place of the model's `config.pbtxt`."""
+    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `executors`, `load`, `unload`,
+    `open_memory` or `close_memory`; `model` names one (all, where it is empty and that makes sense); `config` is a
+    whole configuration as Triton's JSON, for `load` alone, which takes the place of the model's `config.pbtxt`; with
+    the last two it holds `MemoryFacts`. `open_memory` is answered with a number as `config`."""
 
     word: str
     model: str = ""
@@ -134,6 +147,21 @@ def decode_question(line: bytes) -> Question:
         return Question(*(_text(facts.get(name, "")) for name in ("word", "model", "version", "config")))
     except TypeError:
         raise ProtocolError("a question on the control socket has a part that is no text; send text") from None
+
+
+def memory_question(word: str, memory: MemoryFacts) -> Question:
+    """The question about memory on a card."""
+    return Question(word, config=json.dumps({**asdict(memory), "handle": memory.handle.hex()}))
+
+
+def decode_memory(question: Question) -> MemoryFacts:
+    """What is asked about memory on a card. Raises ProtocolError when it is nothing of the kind."""
+    facts = _object(question.config.encode())
+    try:
+        handle = bytes.fromhex(_text(facts.pop("handle")))
+        return MemoryFacts(handle=handle, **{name: int(value) for name, value in facts.items()})
+    except (TypeError, KeyError, ValueError):
+        raise ProtocolError("a question about memory on a card has a part that is none; send MemoryFacts") from None
 
 
 def encode_reply(reply: Reply | OverspillError) -> bytes:

@@ -18,7 +18,7 @@ class Counters:  # mutable: counts
         self.requests: Counter[tuple[str, str]] = Counter()
         """(protocol, status), where the status of a request that was answered is OK."""
         self.bytes_in: Counter[str] = Counter()
-        """By `raw` or `shm`."""
+        """By `raw`, `shm` or `cuda`."""
         self.bytes_out: Counter[str] = Counter()
         self.running = 0
         """Inferences that are on their way now."""

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from frontdoor.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.control import ExecutorFacts, ModelState, ModelStatistics
+    from fabric.control import ExecutorFacts, MemoryFacts, ModelState, ModelStatistics
     from fabric.local.control import NodeControl
 
 _log = logging.getLogger(__name__)
@@ -149,6 +150,21 @@ class Desk:  # mutable: the last answers
     async def executors(self) -> tuple[ExecutorFacts, ...]:
         """The node's executors as they are now."""
         return await self._turns.ask("executors", partial(asyncio.to_thread, self._control.executors))
+
+    async def open_memory(self, memory: MemoryFacts) -> int:
+        """Has memory on a card opened; gives its number."""
+        return await asyncio.to_thread(self._control.open_memory, memory)
+
+    def close_memory(self, memory: MemoryFacts) -> None:
+        """Has it let go of; nobody waits for that."""
+        with suppress(RuntimeError):  # this desk is closed, and the node sees that we are gone
+            self._threads.submit(self._close_memory, memory)
+
+    def _close_memory(self, memory: MemoryFacts) -> None:
+        try:
+            self._control.close_memory(memory)
+        except OverspillError as error:
+            _log.warning("the node keeps memory of a client's on its card: %s", error)
 
     async def load(self, name: str, config: str) -> None:
         """Has a model loaded, and knows of it when it returns."""

@@ -25,6 +25,7 @@ from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.checks import check_wanted, spec_of, strange
 from frontdoor.classes import classified
 from frontdoor.counters import Counters
+from frontdoor.cuda_regions import CudaRegion, check_outputs, specs_on_cards
 from frontdoor.failures import Refusal, Status
 from frontdoor.values import Done, Output, Place, Wanted
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from frontdoor.clients import Owner
     from frontdoor.engine import Answered, Engine, Model, Staged
     from frontdoor.leases import Leases
-    from frontdoor.regions import Region, Regions
+    from frontdoor.regions import Held, Regions
     from frontdoor.values import Asked
 
 _WHY = {
@@ -190,16 +191,19 @@ class Door:  # mutable: counts what is going on
 
     async def _stage(
         self, model: Model, asked: Asked, caller: Caller, deadline: Deadline, held: ExitStack
-    ) -> tuple[Staged, dict[str, Region]]:
+    ) -> tuple[Staged, dict[str, Held]]:
         """The request's inputs, where the engine wants them; they and their regions are held until `held` ends."""
         specs = tuple(spec_of(given) for given in asked.inputs)
         regions = await self._hold_regions(asked, caller, held)
+        if any(isinstance(region, CudaRegion) for region in regions.values()):
+            check_outputs(model, asked, regions)
+            specs = specs_on_cards(asked, specs, regions)
         staged = await self.engine.stage(model, specs, deadline)
         held.callback(staged.release)
         await self._fill(asked, staged.views, regions)
         return staged, regions
 
-    async def _done(self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Region]) -> Done:
+    async def _done(self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Held]) -> Done:
         try:
             outputs = await self._hand_out(model, asked, answered, regions)
         except BaseException as error:  # whatever it was: the memory goes back
@@ -209,14 +213,14 @@ class Door:  # mutable: counts what is going on
             raise
         return Done(model.name, model.version, asked.id, outputs, answered.release)
 
-    async def _hold_regions(self, asked: Asked, caller: Caller, held: ExitStack) -> dict[str, Region]:
+    async def _hold_regions(self, asked: Asked, caller: Caller, held: ExitStack) -> dict[str, Held]:
         """Opens no region that another request could close meanwhile. Raises before anything runs."""
         places = [given.data for given in asked.inputs if isinstance(given.data, Place)]
         places += [wanted.place for wanted in asked.outputs if wanted.place is not None]
         if not places:
             return {}
         owner = await self.owner(caller)
-        found: dict[str, Region] = {}
+        found: dict[str, Held] = {}
         for place in places:
             if place.region not in found:
                 region = found[place.region] = self.regions.find(owner, place.region)
@@ -225,18 +229,18 @@ class Door:  # mutable: counts what is going on
             found[place.region].check(place)
         return found
 
-    async def _fill(self, asked: Asked, views: tuple[memoryview, ...], regions: dict[str, Region]) -> None:
+    async def _fill(self, asked: Asked, views: tuple[memoryview, ...], regions: dict[str, Held]) -> None:
         for given, view in zip(asked.inputs, views, strict=True):
             if isinstance(given.data, Place):
                 region, offset = regions[given.data.region], given.data.offset
-                self.counters.bytes_in["shm"] += len(view)
-                await self._copy(len(view), partial(region.read_into, offset, view))
+                self.counters.bytes_in[region.way] += len(view)
+                await self._copy(len(view) * region.is_copied, partial(region.read_into, offset, view))
             else:
                 self.counters.bytes_in["raw"] += len(view)
                 await self._copy(len(view), partial(_move, given.data, view))
 
     async def _hand_out(
-        self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Region]
+        self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Held]
     ) -> tuple[Output, ...]:
         found = {spec.name: (spec, view) for spec, view in answered.outputs}
         outputs = []
@@ -256,15 +260,15 @@ class Door:  # mutable: counts what is going on
                 outputs.append(Output(spec, view, None, wanted))
         return tuple(outputs)
 
-    async def _put(self, spec: TensorSpec, view: memoryview, place: Place, region: Region) -> None:
+    async def _put(self, spec: TensorSpec, view: memoryview, place: Place, region: Held) -> None:
         if spec.nbytes > place.nbytes:
             raise Refusal(
                 Status.INTERNAL,
                 f"output {spec.name!r} has {spec.nbytes} bytes and its place in region {place.region!r}"
                 f" {place.nbytes}; give it more",
             )
-        self.counters.bytes_out["shm"] += spec.nbytes
-        await self._copy(spec.nbytes, partial(region.write_from, place.offset, view))
+        self.counters.bytes_out[region.way] += spec.nbytes
+        await self._copy(spec.nbytes * region.is_copied, partial(region.write_from, place.offset, view))
 
     async def _copy(self, nbytes: int, work: Callable[[], None]) -> None:
         """Runs a copy, in a thread if it is large. A cancelled wait ends when the copy has: its memory is in use."""

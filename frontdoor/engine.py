@@ -77,7 +77,8 @@ class Staged(Protocol):
 
     @property
     def views(self) -> tuple[memoryview, ...]:
-        """Where each input is to be written, in the order of the specs given, each of exactly its `nbytes`."""
+        """Where each input is to be written, in the order of the specs given, each of exactly its `nbytes`; none for
+        those that are only referred to."""
 
     async def run(self, deadline: Deadline, priority: int) -> Answered:
         """Runs the request. Cancelling it cancels the request. Raises OverspillError."""
@@ -123,6 +124,13 @@ class Engine(Protocol):
 
     async def unload(self, name: str) -> None:
         """Takes a model out of service. Raises OverspillError."""
+
+    async def open_memory(self, handle: bytes, device_id: int, nbytes: int) -> int:
+        """Opens memory on a card that a client made, by CUDA's IPC; gives the number that `fabric/card_place.py` names
+        places in it by. Raises OverspillError: what cannot be opened, or no card."""
+
+    def close_memory(self, number: int) -> None:
+        """Lets go of it, soon."""
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called, on the engine's loop, whenever readiness or models change."""

@@ -12,12 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from fabric.errors import InvalidArgument, OverspillError, Unavailable
+from frontdoor.cuda_regions import CudaRegion
 from frontdoor.failures import Refusal, Status
+from frontdoor.regions import Region
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fabric.control import ModelStatistics
+    from frontdoor.cuda_regions import CudaStatus
     from frontdoor.door import Caller, Door
     from frontdoor.engine import Model
     from frontdoor.regions import RegionStatus
@@ -27,8 +30,7 @@ EXTENSIONS = (
     "schedule_policy", "sequence", "statistics", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data",
     "parameters", "trace", "logging",
 )  # fmt: skip
-CUDA_HANDLE_BYTES = 64  # sizeof(cudaIpcMemHandle_t), cuda_runtime_api.h
-_NO_CUDA = Refusal(Status.UNIMPLEMENTED, "this front door has no CUDA device; use system shared memory, or raw tensors")
+HANDLE_BYTES = 64  # sizeof(cudaIpcMemHandle_t), cuda_runtime_api.h
 _TRACE = (
     ("log_frequency", ("0",)), ("trace_count", ("-1",)), ("trace_file", ("",)), ("trace_level", ("OFF",)),
     ("trace_mode", ("triton",)), ("trace_rate", ("1000",)),
@@ -151,21 +153,31 @@ class Facts:  # mutable: remembers log settings
 
     async def regions(self, caller: Caller, name: str) -> tuple[RegionStatus, ...]:
         """System shared memory that this client can use."""
-        return self._door.regions.status(await self._door.owner(caller), name)
+        return tuple(each.status for each in self._door.regions.of_kind(await self._door.owner(caller), name, Region))
 
-    def register_cuda(self, name: str, handle: bytes, device_id: int, nbytes: int) -> None:
-        """Registers CUDA shared memory. Raises what is wrong with the request first, then UNIMPLEMENTED."""
-        if len(handle) != CUDA_HANDLE_BYTES or device_id < 0 or not name or not nbytes:
-            raise InvalidArgument(
-                f"CUDA region {name[:80]!r} needs a handle of {CUDA_HANDLE_BYTES} bytes, a device, a size"
-            )
-        raise _NO_CUDA
+    async def register_cuda(self, caller: Caller, name: str, handle: bytes, device_id: int, nbytes: int) -> None:
+        """Registers CUDA shared memory: an executor of that device has opened it when this returns. Raises what is
+        wrong with the request, with the handle, or UNIMPLEMENTED where no executor has a device."""
+        if len(handle) != HANDLE_BYTES or device_id < 0 or not name or not nbytes:
+            raise InvalidArgument(f"CUDA region {name[:80]!r} needs a handle of {HANDLE_BYTES} bytes, a device, a size")
+        regions, owner = self._door.regions, await self._door.owner(caller)
+        regions.check_new(owner, name, nbytes)
+        number = await self._engine.open_memory(handle, device_id, nbytes)
+        region = CudaRegion(name, owner, nbytes, device_id, number, self._engine.close_memory)
+        try:
+            regions.add(region)
+        except OverspillError:  # the name was taken meanwhile
+            region.end()
+            raise
 
-    def cuda_regions(self, name: str) -> tuple[()]:
-        """CUDA shared memory: none. Raises NOT_FOUND for a name."""
-        if name:
-            raise Refusal(Status.NOT_FOUND, f"there is no CUDA region {name[:80]!r}; register it first")
-        return ()
+    async def unregister_cuda(self, caller: Caller, name: str) -> None:
+        """Forgets CUDA shared memory; without a name all of this client's."""
+        self._door.regions.unregister(await self._door.owner(caller), name, CudaRegion)
+
+    async def cuda_regions(self, caller: Caller, name: str) -> tuple[CudaStatus, ...]:
+        """CUDA shared memory that this client can use. Raises NOT_FOUND for a name."""
+        found = self._door.regions.of_kind(await self._door.owner(caller), name, CudaRegion)
+        return tuple(region.status for region in found)
 
     # Settings.
 

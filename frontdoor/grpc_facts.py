@@ -116,16 +116,21 @@ class GrpcFacts:
         await self._facts.unregister(caller, request.name)
         return message("SystemSharedMemoryUnregisterResponse")()
 
-    async def _cuda_status(self, request: Any, _caller: Caller) -> Any:
-        self._facts.cuda_regions(request.name)
-        return message("CudaSharedMemoryStatusResponse")()
+    async def _cuda_status(self, request: Any, caller: Caller) -> Any:
+        told = message("CudaSharedMemoryStatusResponse")()
+        for region in await self._facts.cuda_regions(caller, request.name):
+            entry = told.regions[region.name]
+            entry.name, entry.device_id, entry.byte_size = region.name, region.device_id, region.nbytes
+        return told
 
-    async def _cuda_register(self, request: Any, _caller: Caller) -> Any:
-        self._facts.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+    async def _cuda_register(self, request: Any, caller: Caller) -> Any:
+        words = request.name, request.raw_handle, request.device_id, request.byte_size
+        await self._facts.register_cuda(caller, *words)
         return message("CudaSharedMemoryRegisterResponse")()
 
-    async def _cuda_unregister(self, _request: Any, _caller: Caller) -> Any:
-        return message("CudaSharedMemoryUnregisterResponse")()  # of none, as of one that is not there
+    async def _cuda_unregister(self, request: Any, caller: Caller) -> Any:
+        await self._facts.unregister_cuda(caller, request.name)
+        return message("CudaSharedMemoryUnregisterResponse")()
 
     async def _trace(self, request: Any, _caller: Caller) -> Any:
         changes = {name: tuple(setting.value) for name, setting in request.settings.items()}

@@ -133,9 +133,10 @@ class HttpFacts:
         return web.Response()
 
     async def _cuda_memory(self, request: web.Request) -> web.Response:
-        region, act = request.match_info.get("region", ""), request.match_info["act"]
+        caller, region, act = self.caller_of(request), request.match_info.get("region", ""), request.match_info["act"]
         if act == "status":
-            return web.json_response(list(self.facts.cuda_regions(region)))
+            found = await self.facts.cuda_regions(caller, region)
+            return web.json_response([{"name": r.name, "device_id": r.device_id, "byte_size": r.nbytes} for r in found])
         if act == "register":
             wanted = _asked(request, "the registration")
             handle = wanted.get("raw_handle")
@@ -144,7 +145,9 @@ class HttpFacts:
             except (binascii.Error, KeyError, TypeError, ValueError):
                 raw = b""  # which is no handle, and is told so
             device, nbytes = _whole(wanted, "device_id", 0), _whole(wanted, "byte_size", None)
-            self.facts.register_cuda(region, raw, device, nbytes)
+            await self.facts.register_cuda(caller, region, raw, device, nbytes)
+        else:
+            await self.facts.unregister_cuda(caller, region)
         return web.Response()
 
     async def _trace(self, request: web.Request) -> web.Response:

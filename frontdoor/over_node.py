@@ -13,6 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fabric.control import MemoryFacts
 from fabric.deadline import Deadline
 from fabric.errors import Draining
 from fabric.layout import layout_of
@@ -21,6 +22,7 @@ from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
 from fabric.transport import Call
 from frontdoor.engine import Gauge
+from frontdoor.failures import Refusal, Status
 from frontdoor.room import Room
 
 if TYPE_CHECKING:
@@ -117,6 +119,18 @@ class NodeEngine:  # mutable: owns a session
         """Has the node take a model out of service."""
         await self._desk.unload(name)
 
+    async def open_memory(self, handle: bytes, device_id: int, nbytes: int) -> int:
+        """Has an executor of the device open it, for this session alone."""
+        if not any(each.card for each in await self._desk.executors()):
+            told = "no executor here has a CUDA device; use system shared memory, or raw tensors"
+            raise Refusal(Status.UNIMPLEMENTED, told)
+        await self.channel()  # what is registered ends with the session, so there must be one
+        return await self._desk.open_memory(MemoryFacts(self._client_id, handle, device_id, nbytes))
+
+    def close_memory(self, number: int) -> None:
+        """Tells the node; what it does not hear ends with the session."""
+        self._desk.close_memory(MemoryFacts(self._client_id, number=number))
+
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> NodeStaged:
         """Memory in the session's arena, or a private copy for what is small."""
         if self._desk.draining:
@@ -187,7 +201,7 @@ class NodeStaged:  # mutable: run, then released once
         """Where each input is to be written."""
         whole = self._memory.view if isinstance(self._memory, Lease) else memoryview(self._memory)
         places = zip(self._layout.specs, self._layout.offsets, strict=True)
-        return tuple(whole[offset : offset + spec.nbytes] for spec, offset in places)
+        return tuple(whole[offset : offset + spec.nbytes] for spec, offset in places if not spec.referred)
 
     async def run(self, deadline: Deadline, priority: int) -> NodeAnswered:
         """Sends the request once."""

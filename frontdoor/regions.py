@@ -14,7 +14,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,9 @@ _MOVE_MAX = 1 << 30
 """Linux moves 2 GiB less a page at a time at most (read(2))."""
 
 
+Kind = TypeVar("Kind", bound="Held")
+
+
 @dataclass(frozen=True, slots=True)
 class RegionStatus:
     """What a client is told of a region."""
@@ -47,28 +50,23 @@ class RegionStatus:
     nbytes: int
 
 
-class Region:  # mutable: counts its users, and is closed after the last one
-    """One registered region. Its descriptor stays open while a request uses it, also after it was unregistered."""
+class Held:  # mutable: counts its users, and is closed after the last one
+    """What is registered under a name, of whatever kind. It stays open while a request uses it, also after it was
+    unregistered."""
 
-    __slots__ = ("_ended", "_fd", "_map", "_users", "key", "name", "nbytes", "offset", "owner")
+    __slots__ = ("_ended", "_open", "_users", "name", "nbytes", "owner")
+    way = "shm"
+    """What metrics call it."""
+    is_copied = True
+    """Whether the front door copies between it and the engine."""
 
-    def __init__(
-        self, name: str, key: str, offset: int, nbytes: int, owner: Owner, fd: int, mapped: mmap.mmap | None
-    ) -> None:
+    def __init__(self, name: str, owner: Owner, nbytes: int) -> None:
         self.name = name
-        self.key = key
-        self.offset = offset
-        self.nbytes = nbytes
         self.owner = owner
-        self._fd = fd
-        self._map = mapped
+        self.nbytes = nbytes
         self._users = 0
         self._ended = False
-
-    @property
-    def status(self) -> RegionStatus:
-        """What a client is told of it."""
-        return RegionStatus(self.name, self.key, self.offset, self.nbytes)
+        self._open = True
 
     def hold(self) -> None:
         """A request begins to use it."""
@@ -85,9 +83,18 @@ class Region:  # mutable: counts its users, and is closed after the last one
         self._close_unused()
 
     def _close_unused(self) -> None:
-        if self._ended and not self._users and self._fd >= 0:
-            os.close(self._fd)
-            self._fd, self._map = -1, None
+        if self._ended and not self._users and self._open:
+            self._open = False
+            self.close()
+
+    def close(self) -> None:
+        """Lets go of what it is."""
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fills `view` from what lies there, where the front door does so."""
+
+    def write_from(self, offset: int, view: memoryview) -> None:
+        """Writes `view` there, where the front door does so."""
 
     def check(self, place: Place) -> None:
         """Raises InvalidArgument unless the place lies in the region."""
@@ -96,6 +103,31 @@ class Region:  # mutable: counts its users, and is closed after the last one
                 f"{place.nbytes} bytes at {place.offset} do not lie in region {self.name!r} of {self.nbytes};"
                 " correct offset and byte size"
             )
+
+
+class Region(Held):
+    """One registered region of system shared memory, and its descriptor."""
+
+    __slots__ = ("_fd", "_map", "key", "offset")
+
+    def __init__(
+        self, name: str, key: str, offset: int, nbytes: int, owner: Owner, fd: int, mapped: mmap.mmap | None
+    ) -> None:
+        super().__init__(name, owner, nbytes)
+        self.key = key
+        self.offset = offset
+        self._fd = fd
+        self._map = mapped
+
+    @property
+    def status(self) -> RegionStatus:
+        """What a client is told of it."""
+        return RegionStatus(self.name, self.key, self.offset, self.nbytes)
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        os.close(self._fd)
+        self._fd, self._map = -1, None
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fills `view` from the region. Blocks for as long as the copy takes. Raises InvalidArgument when the memory
@@ -145,7 +177,7 @@ class Regions:  # mutable: the table
     def __init__(self, *, trusted: bool = False, folder: Path = FOLDER) -> None:
         self._trusted = trusted
         self._folder = folder
-        self._table: dict[tuple[str, str], Region] = {}
+        self._table: dict[tuple[str, str], Held] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -164,17 +196,7 @@ class Regions:  # mutable: the table
 
         Raises Refusal and InvalidArgument with the protocol's statuses, and leaves nothing open then.
         """
-        if not 0 < len(name) <= NAME_CHARS_MAX:
-            raise InvalidArgument(f"a region's name has {len(name)} characters; give 1 to {NAME_CHARS_MAX}")
-        if (owner.space, name) in self._table:
-            raise Refusal(Status.ALREADY_EXISTS, f"region {name!r} is registered already; unregister it first")
-        if not nbytes:
-            raise InvalidArgument(f"region {name!r} has no bytes; give its byte_size")
-        of_space = sum(space == owner.space for space, _ in self._table)
-        if of_space >= REGIONS_MAX or len(self._table) >= REGIONS_ALL_MAX:
-            raise Refusal(
-                Status.RESOURCE_EXHAUSTED, f"{of_space} regions of yours are registered already; unregister some"
-            )
+        self.check_new(owner, name, nbytes)
         fd = self._open(owner, key)
         try:
             size = os.fstat(fd).st_size
@@ -190,6 +212,25 @@ class Regions:  # mutable: the table
             os.close(fd)
             raise
         self._table[owner.space, name] = Region(name, key, offset, nbytes, owner, fd, mapped)
+
+    def check_new(self, owner: Owner, name: str, nbytes: int) -> None:
+        """Raises what is wrong with a new region, whatever its kind: all kinds have one space of names."""
+        if not 0 < len(name) <= NAME_CHARS_MAX:
+            raise InvalidArgument(f"a region's name has {len(name)} characters; give 1 to {NAME_CHARS_MAX}")
+        if (owner.space, name) in self._table:
+            raise Refusal(Status.ALREADY_EXISTS, f"region {name!r} is registered already; unregister it first")
+        if not nbytes:
+            raise InvalidArgument(f"region {name!r} has no bytes; give its byte_size")
+        of_space = sum(space == owner.space for space, _ in self._table)
+        if of_space >= REGIONS_MAX or len(self._table) >= REGIONS_ALL_MAX:
+            raise Refusal(
+                Status.RESOURCE_EXHAUSTED, f"{of_space} regions of yours are registered already; unregister some"
+            )
+
+    def add(self, region: Held) -> None:
+        """Takes a region of another kind, which was opened elsewhere. Raises as `check_new` does."""
+        self.check_new(region.owner, region.name, region.nbytes)
+        self._table[region.owner.space, region.name] = region
 
     def _open(self, owner: Owner, key: str) -> int:
         file = key.removeprefix("/")
@@ -209,27 +250,29 @@ class Regions:  # mutable: the table
             raise missing
         return fd
 
-    def find(self, owner: Owner, name: str) -> Region:
-        """The region of that name. Raises NOT_FOUND."""
+    def find(self, owner: Owner, name: str) -> Held:
+        """The region of that name, of any kind. Raises NOT_FOUND."""
         region = self._table.get((owner.space, name))
         if region is None:
             raise Refusal(Status.NOT_FOUND, f"there is no region {name[:80]!r}; register it first")
         return region
 
-    def status(self, owner: Owner, name: str) -> tuple[RegionStatus, ...]:
-        """The region of that name, or all that the owner can use. Raises NOT_FOUND."""
+    def of_kind(self, owner: Owner, name: str, kind: type[Kind]) -> tuple[Kind, ...]:
+        """The region of that name, or all that the owner can use, of one kind. Raises NOT_FOUND."""
         if name:
-            return (self.find(owner, name).status,)
-        return tuple(region.status for (space, _), region in self._table.items() if space == owner.space)
+            region = self.find(owner, name)
+            if not isinstance(region, kind):
+                raise Refusal(Status.NOT_FOUND, f"region {name[:80]!r} is of another kind; ask for its own status")
+            return (region,)
+        found = [region for (space, _), region in self._table.items() if space == owner.space]
+        return tuple(region for region in found if isinstance(region, kind))
 
-    def unregister(self, owner: Owner, name: str) -> None:
-        """Forgets the region of that name; without a name all that this very client registered. One that is not there
-        is no error, as the protocol has it."""
-        if name:
-            self._forget((owner.space, name))
-            return
+    def unregister(self, owner: Owner, name: str, kind: type[Held] = Region) -> None:
+        """Forgets the region of that name; without a name all of a kind that this very client registered. One that is
+        not there is no error, as the protocol has it."""
         for key, region in tuple(self._table.items()):
-            if key[0] == owner.space and region.owner.same_client(owner):
+            mine = key[1] == name if name else region.owner.same_client(owner)
+            if mine and key[0] == owner.space and isinstance(region, kind):
                 self._forget(key)
 
     def reap(self, owner: Owner) -> int:

@@ -19,6 +19,7 @@ from discovery.registry import open_registry
 from fabric.control import READY, UNAVAILABLE
 from fabric.errors import OverspillError, Unavailable, UnknownModel
 from frontdoor.engine import Gauge, Model, Tensor
+from frontdoor.failures import Refusal, Status
 from frontdoor.ledger import Tally
 from overspill.routed import RouterStaged
 
@@ -131,6 +132,16 @@ class RouterEngine:  # mutable: what the registry said, and figures
     async def unload(self, name: str) -> None:
         """Never: models are loaded at their nodes."""
         await self.load(name, "")
+
+    async def open_memory(self, handle: bytes, device_id: int, nbytes: int) -> int:  # noqa: ARG002 - the contract's
+        """Never: memory on a card is opened where the card is."""
+        told = (
+            "a gateway has no CUDA device; use the front door of a node with one, system shared memory, or raw tensors"
+        )
+        raise Refusal(Status.UNIMPLEMENTED, told)
+
+    def close_memory(self, number: int) -> None:
+        """Nothing: none was opened."""
 
     async def stage(
         self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline,  # noqa: ARG002 - the contract's

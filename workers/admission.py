@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from fabric.errors import DeadlineExceeded, Draining, Fate, QueueFull
 from fabric.resident import any_refs
 from workers.batching import BatchLine, in_order
+from workers.card_memory import CardMemory
 from workers.desks import known_model
 from workers.expiry import Expiry
 from workers.job import Job, JobState
@@ -41,6 +42,7 @@ class Admission:  # mutable: the node's queue
         self, models: Iterable[ModelQueue], desks: tuple[ExecutorDesk, ...], queue_max: int, resident_bytes_max: int = 0
     ) -> None:
         self.residents = Residents(resident_bytes_max)
+        self.card_memory = CardMemory(self.residents)
         self.models = {model.name: model for model in models}
         self.desks = desks
         self.draining = False
@@ -78,13 +80,14 @@ class Admission:  # mutable: the node's queue
     def offer(self, job: Job, now: float, descriptors: bytes = b"") -> ExecutorDesk | None:
         """Takes a job: returns the executor that runs it now, or None when it waits.
 
-        Raises DeadlineExceeded when its time is over, QueueFull when it would wait and may not, ResidentMissing.
+        Raises DeadlineExceeded when its time is over, QueueFull when it would wait and may not, and as `claim` does.
         """
         if job.deadline_s <= now:
             raise DeadlineExceeded("the time was over when the request arrived; give it more", Fate.NEVER_RAN)
         job.work_us = job.model.speed.estimate_us(job.body_bytes)
-        ticket = job.ticket
-        desk = None
+        if named := any_refs(descriptors):
+            self.card_memory.bind(job, descriptors)
+        ticket, desk = job.ticket, None
         if ticket is not None:
             if not self._waiting and ticket.line.lets_pass and not ticket.alone:
                 desk = batch_desk(self.desks, job.model, job.work_us, 0.0, now)
@@ -92,8 +95,8 @@ class Admission:  # mutable: the node's queue
                 self._check_room(job.model, full=not ticket.alone and ticket.line.is_full(job.level))
         elif self._waiting > self._in_lines or (desk := self._desk_for(job, now)) is None:
             self._check_room(job.model)
-        if any_refs(descriptors):
-            job.uses = self.residents.claim(descriptors)
+        if named:
+            job.uses = self.card_memory.claim(job, descriptors)
             job.body_bytes += sum(use.kept.nbytes for use in job.uses if not use.fills)  # it reads them all the same
             job.work_us = job.model.speed.estimate_us(job.body_bytes)
         self._order += 1
@@ -204,7 +207,7 @@ class Admission:  # mutable: the node's queue
         return found
 
     def _desk_for(self, job: Job, now: float) -> ExecutorDesk | None:
-        desks = self.desks
+        desks = self.desks if job.only is None else tuple(desk for desk in self.desks if desk.number in job.only)
         if len(desks) == 1:
             return desks[0] if desks[0].has_room(now) else None
         return self._held(best_desk(desks, job.model, job.work_us, self._queued_us, now), now)

@@ -18,17 +18,19 @@ from fabric.dtypes import DType
 from fabric.errors import ModelFailed, OverspillError, ResourceExhausted
 from fabric.layout import TensorSpec, layout_of
 from workers.backends.base import Inputs
-from workers.execution import Run, input_array
+from workers.execution import Run
 from workers.finals import slot_of
 from workers.handover import NOTHING_SPENT, Spent
+from workers.plans import input_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fabric.frame import RequestFrame
     from fabric.memory.arena import Arena
-    from workers.execution import LoadedModel, Plan, Step
+    from workers.execution import LoadedModel
     from workers.handover import Task
+    from workers.plans import Plan, Step
 
 SCRATCH_BYTES_MAX: Final = 16 << 20
 """Of gathered inputs that are kept for the next batch, each: larger ones are made anew, and page by page."""

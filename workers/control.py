@@ -16,13 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fabric.control import MESSAGE_BYTES_MAX, ExecutorFacts, Reply, decode_question, encode_reply
+from fabric.control import (
+    MESSAGE_BYTES_MAX,
+    ExecutorFacts,
+    MemoryFacts,
+    Reply,
+    decode_memory,
+    decode_question,
+    encode_reply,
+)
 from fabric.errors import InvalidArgument, OverspillError
 from fabric.local.sockets import credentials
 
 if TYPE_CHECKING:
     from fabric.control import Question
     from fabric.local.reactor import Reactor, Timer
+    from workers.card_memory import CardMemory
     from workers.library import ModelLibrary
     from workers.shell import ExecutorShell
 
@@ -47,9 +56,10 @@ class _Peer:  # mutable: reads a question, then writes an answer
 class ControlListener:  # mutable: owns the socket and its peers
     """Listens on `path`, whose folder is the node's own, until `close`. Raises OSError when it cannot."""
 
-    def __init__(self, reactor: Reactor, path: str, library: ModelLibrary) -> None:
+    def __init__(self, reactor: Reactor, path: str, library: ModelLibrary, card_memory: CardMemory) -> None:
         self._reactor = reactor
         self._library = library
+        self._card_memory = card_memory
         self._path = Path(path)
         self._peers: set[_Peer] = set()
         self._uids = {os.getuid(), 0}
@@ -129,11 +139,24 @@ class ControlListener:  # mutable: owns the socket and its peers
             library.load(question.model, question.config, lambda error: self._send(peer, error or Reply()))
         elif word == "unload":
             library.unload(question.model, lambda error: self._send(peer, error or Reply()))
+        elif word == "open_memory":
+            self._open_memory(peer, decode_memory(question))
+        elif word == "close_memory":
+            memory = decode_memory(question)
+            self._card_memory.close(memory.number, memory.client_id)
+            self._send(peer, Reply())
         else:
             raise InvalidArgument(
-                f"a node cannot be asked for {word[:40]!r}; ask for index, statistics, config, executors, load"
-                " or unload"
+                f"a node cannot be asked for {word[:40]!r}; ask for index, statistics, config, executors, load, unload,"
+                " open_memory or close_memory"
             )
+
+    def _open_memory(self, peer: _Peer, memory: MemoryFacts) -> None:
+        def opened(number: int, error: OverspillError | None) -> None:
+            self._send(peer, error or Reply(config=str(number)))
+
+        words = memory.client_id, memory.handle, memory.card, memory.nbytes
+        self._card_memory.open(self._library.crew, self._reactor, *words, opened)
 
     def _send(self, peer: _Peer, reply: Reply | OverspillError) -> None:
         if peer not in self._peers:

@@ -10,72 +10,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
-import numpy as np
-
-from fabric.dtypes import DType, bytes_decode
+from fabric.card_place import place_in
+from fabric.dtypes import DType
 from fabric.errors import (
     Fate,
     InvalidArgument,
     ModelBroken,
     OverspillError,
-    ResidentMissing,
     ResourceExhausted,
     because,
 )
-from fabric.layout import Layout, parse_layout
+from fabric.layout import parse_layout
 from workers.backends.base import Declared, Inputs, Outputs, fits
 from workers.backends.choose import nobody, open_backend
+from workers.card_regions import CardTargets, regions_of
 from workers.faults import failure, place, told
-from workers.held import HeldResidents
+from workers.plans import NONE_HELD, Plan, Step, input_array, targets_of
 from workers.warming import run_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.layout import TensorSpec
+    from fabric.layout import Layout, TensorSpec
     from workers.backends.base import Backend
     from workers.handover import Loaded
+    from workers.held import HeldResidents
     from workers.modelconfig import ModelConfig
 
-NONE_HELD: Final = HeldResidents()
 PLANS_MAX: Final = 1024
 ELEMENTS_MAX: Final = 1 << 48
 """Of an empty tensor too: numpy multiplies dimensions up before it looks whether one of them is 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How one input becomes an array: `private` copies it, `finite` refuses NaN and infinity, `text` decodes BYTES;
-    `resident` names one that is kept, which is `referred` where the body does not bring it."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    private: bool
-    finite: bool
-    text: bool
-    resident: bytes
-    referred: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The steps for one set of descriptors, how many bytes of body they read, how many batch items they are, and those
-    steps that bring a resident."""
-
-    steps: tuple[Step, ...]
-    body_bytes: int
-    rows: int
-    carried: tuple[Step, ...]
-
-    @property
-    def residents(self) -> bool:
-        """Whether any input is a resident."""
-        return any(step.resident for step in self.steps)
 
 
 @final
@@ -119,6 +85,7 @@ class LoadedModel:  # mutable: plans are added as requests come
         self.declared = Declared(config.name, config.outputs)
         self._private = config.parameter("inputs_private", "auto")
         self._refuse_nan = config.flag("refuse_nan")
+        self._reads_cards = bool(getattr(self.backend, "reads_cards", False))
         self._plans: dict[bytes, Plan] = {}
 
     def warm_up(self) -> tuple[int, ...]:
@@ -174,22 +141,30 @@ class LoadedModel:  # mutable: plans are added as requests come
         cause.
         """
         began = monotonic_ns()
-        return self.run_on(self.inputs_of(plan, memory, body_at, held), reply, began)
+        inputs = self.inputs_of(plan, memory, body_at, held)
+        if not plan.targets:
+            return self.run_on(inputs, reply, began)
+        targets = CardTargets(regions_of(held), plan.targets)
+        run = self.run_on(inputs, reply, began, targets if self._reads_cards else None)
+        targets.store(run.layout, memoryview(run.aside) if run.aside is not None else reply)
+        return run
 
     def inputs_of(self, plan: Plan, memory: memoryview, body_at: int, held: HeldResidents) -> Inputs:
         """The inputs of a request, as `run` takes them and raises of them."""
         name = self.config.name
         try:
             arrays = {step.name: input_array(step, memory, body_at, name, held) for step in plan.steps}
-            return Inputs(arrays, {step.name: step.resident for step in plan.steps if step.resident})
+            kept = {step.name: step.resident for step in plan.steps if step.resident and not step.lies_on_card}
+            return Inputs(arrays, kept, regions_of(held).arrays(plan.on_card) if plan.on_card else None)
         except MemoryError:
             raise ResourceExhausted(
                 f"there is no memory to copy the inputs of model {name!r} now; send less at once, or use another node"
             ) from None
 
-    def run_on(self, inputs: Inputs, reply: memoryview, began: int) -> Run:
-        """The same for inputs that were made since `began`, in nanoseconds of the monotonic clock."""
-        outputs = Outputs(self.declared, reply)
+    def run_on(self, inputs: Inputs, reply: memoryview, began: int, targets: CardTargets | None = None) -> Run:
+        """The same for inputs that were made since `began`, in nanoseconds of the monotonic clock. A model that writes
+        to cards finds there where its `targets` are."""
+        outputs = Outputs(self.declared, reply, targets)
         try:
             given = monotonic_ns()
             self.backend.execute(inputs, outputs)
@@ -207,21 +182,25 @@ class LoadedModel:  # mutable: plans are added as requests come
         return Run(layout, aside, (ended - began) // 1000, (given - began) // 1000, (ended - computed) // 1000)
 
     def _make_plan(self, layout: Layout) -> Plan:
-        sent = {spec.name: spec for spec in layout.specs}
+        targets = targets_of(layout)
+        specs = layout.specs[: len(layout.specs) - len(targets)]
+        sent = {spec.name: spec for spec in specs}
         name = self.config.name
         for missing in self._inputs.keys() - sent.keys():
             decl = self._inputs[missing]
             raise InvalidArgument(
                 f"model {name!r} needs input {missing!r} ({decl.dtype} {list(decl.dims)}) and the request has none"
             )
-        for spec in layout.specs:
+        for spec in specs:
             self._check(spec)
         # The order of the configuration, so that a model sees its inputs always in the same one.
         places = dict(zip((spec.name for spec in layout.specs), layout.offsets, strict=True))
-        rows = layout.specs[0].shape[0] if self.config.max_batch_size else 1
+        rows = specs[0].shape[0] if self.config.max_batch_size else 1
         steps = tuple(self._step(sent[name], places[name]) for name in self._inputs)
-        carried = tuple(step for step in steps if step.resident and not step.referred)
-        return Plan(steps, layout.body_bytes, rows, carried)
+        on_card = tuple(step for step in steps if step.lies_on_card and not step.private and self._reads_cards)
+        carried = tuple(step for step in steps if step.resident and not step.referred and step not in on_card)
+        rest = tuple(step for step in steps if step not in on_card)
+        return Plan(rest, layout.body_bytes, rows, carried, on_card, targets)
 
     def _check(self, spec: TensorSpec) -> None:
         name, decl = self.config.name, self._inputs.get(spec.name)
@@ -252,48 +231,5 @@ class LoadedModel:  # mutable: plans are added as requests come
         private = {"all": True, "none": False}.get(self._private, spec.dtype.steers_memory)
         text = spec.dtype is DType.BYTES
         private = private or finite or text
-        kept = (spec.resident, spec.referred)
+        kept = (spec.resident, spec.referred, place_in(spec.resident) is not None)
         return Step(spec.name, spec.dtype.numpy, spec.shape, offset, spec.nbytes, private, finite, text, *kept)
-
-
-def input_array(
-    step: Step, memory: memoryview, body_at: int, model: str, held: HeldResidents = NONE_HELD
-) -> np.ndarray[Any, Any]:
-    """One input out of a body that begins at `body_at`, or out of what is held. Raises InvalidArgument for what the
-    model refuses, ResidentMissing for what is not held."""
-    if step.resident and (kept := _resident(step, held)) is not None:
-        return _checked(kept, step, model)
-    at = body_at + step.offset
-    if step.text:
-        array: np.ndarray[Any, Any] = bytes_decode(bytes(memory[at : at + step.nbytes]), prod(step.shape)).reshape(
-            step.shape
-        )
-        return array
-    array = np.ndarray(step.shape, step.dtype, memory, at)
-    if step.private:
-        array = array.copy()
-        array.flags.writeable = False
-        array = _checked(array, step, model)
-    return array
-
-
-def _checked(array: np.ndarray[Any, Any], step: Step, model: str) -> np.ndarray[Any, Any]:
-    if step.finite and not np.isfinite(array).all():
-        raise InvalidArgument(
-            f"input {step.name!r} of model {model!r} holds NaN or infinity, which it refuses; send finite numbers"
-        )
-    return array
-
-
-def _resident(step: Step, held: HeldResidents) -> np.ndarray[Any, Any] | None:
-    """A resident over its own memory, which nobody can write to any more, so that it is never copied; None for one that
-    lies in the body alone."""
-    content = held.find(step.resident)
-    if content is not None:
-        return np.ndarray(step.shape, step.dtype, content)
-    if step.referred:
-        raise ResidentMissing(
-            f"resident {step.resident.hex()[:16]} (input {step.name!r}) is not here yet; send its content with the"
-            " request once"
-        )
-    return None

@@ -29,6 +29,7 @@ from fabric.frame import RequestFrame, read_request, wants_stream
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
 from workers.batch_run import Member, run_batch
+from workers.card_regions import CardRegions
 from workers.child import Settings
 from workers.faults import Tracebacks
 from workers.finals import Finals, kept_reply, slot_of
@@ -77,12 +78,12 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._arenas: dict[int, Arena] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._keep = ReplyKeep()
-        self._held = HeldResidents()
         self._tracebacks = Tracebacks(sys.stderr)
         on_gpu = settings.device.startswith("cuda:")
         self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks, on_gpu=on_gpu)
         self._lapse_at_ns = 0
         self._station = Station(settings)
+        self._held = HeldResidents(CardRegions(self._station, self._tell))
         self._batch: list[Member] = []
         self._chain: LoadedModel | None = None
         self._streams = Streams(self._finals, self._keep, self._station)

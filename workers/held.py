@@ -12,9 +12,13 @@ import fcntl
 import hashlib
 import mmap
 import os
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from fabric.card_place import place_in
 from fabric.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from workers.card_regions import CardRegions
 
 PIECE_BYTES: Final = 4 << 20
 """To copy so much holds the interpreter's lock for about a millisecond; the thread that shows our life waits for it."""
@@ -40,15 +44,20 @@ class Carried(Protocol):
 class HeldResidents:  # mutable: maps memory
     """The residents of one executor."""
 
-    def __init__(self) -> None:
+    def __init__(self, regions: CardRegions | None = None) -> None:
+        self.regions = regions
+        """The memory on this executor's card that clients made; None where nobody lends any."""
         self._whole: dict[bytes, mmap.mmap] = {}
         self._empty: dict[bytes, tuple[int, int, int]] = {}  # number, descriptor and bytes of what is to be filled
         self._digests: dict[int, bytes] = {}
 
     def give(self, number: int, digest: bytes, nbytes: int, fd: int, *, whole: bool) -> None:
         """The node lends the memory of a resident, by a descriptor that is ours from now on. What is not `whole` is for
-        us to fill."""
+        us to fill; what is named as a place on a card is a handle."""
         self.forget(number)
+        if self.regions is not None and place_in(digest) is not None:
+            self.regions.give(number, fd)
+            return
         self._digests[number] = digest
         if whole:
             self._map(digest, nbytes, fd)
@@ -57,6 +66,8 @@ class HeldResidents:  # mutable: maps memory
 
     def forget(self, number: int) -> None:
         """The node keeps it no more. Its memory goes when the last array over it does."""
+        if self.regions is not None:
+            self.regions.forget(number)
         digest = self._digests.pop(number, None)
         if digest is not None:
             self._whole.pop(digest, None)
@@ -70,7 +81,10 @@ class HeldResidents:  # mutable: maps memory
 
     def fill_all(self, carried: tuple[Carried, ...], memory: memoryview, body_at: int) -> list[int]:
         """Takes in what a request brings in its body and the node waits for; gives the numbers of what is whole now.
-        Raises InvalidArgument when a content is not what its name says."""
+        Copies to the body what lies on a card. Raises InvalidArgument when a content is not what its name says, or the
+        place on the card is none."""
+        if self.regions is not None:
+            self.regions.fetch_all(carried, memory, body_at)
         awaited = {each.resident: each for each in carried if each.resident in self._empty}
         return [
             number

@@ -56,6 +56,7 @@ class Job:  # mutable: its state and place change as it moves
         "deadline_s",
         "level",
         "model",
+        "only",
         "order",
         "request_no",
         "resend",
@@ -93,6 +94,8 @@ class Job:  # mutable: its state and place change as it moves
         self.told = ""
         """Why its caller was told that it is lost, before its executor's end."""
         self.uses: tuple[Use, ...] = ()
+        self.only: frozenset[int] | None = None
+        """The executors that it may run on, by number; None for any that has its model."""
         self.ticket: Ticket | None = None
         self.state = JobState.QUEUED
 

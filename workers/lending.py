@@ -1,4 +1,5 @@
-"""Which residents one executor process was told of: each is lent with the first task that refers to it.
+"""Which residents one executor process was told of, and which memory on its card: each is lent with the first task
+that refers to it.
 
 A request that brings a resident goes with the empty memory to fill; any other with the memory that is filled. One that
 another executor is filling now is not lent: this one then says that it lacks it, which costs the client one more
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from workers.card_memory import CardRegion
 from workers.handover import Control
 
 if TYPE_CHECKING:
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
 class Lending:  # mutable: grows with each resident told
     """The residents that one life of an executor knows, and those that it was asked to fill."""
 
-    __slots__ = ("_filling", "_known")
+    __slots__ = ("_filling", "_known", "_opening")
 
     def __init__(self) -> None:
         self._known: set[int] = set()
         self._filling: dict[int, Kept] = {}
+        self._opening: dict[int, CardRegion] = {}
 
     def tell(self, uses: tuple[Use, ...], send: Send) -> None:
         """Lends what the next task needs."""
@@ -40,9 +43,20 @@ class Lending:  # mutable: grows with each resident told
                 self._known.add(kept.number)
                 if use.fills:
                     self._filling[kept.number] = kept
+                if isinstance(kept, CardRegion):
+                    self._opening[kept.number] = kept
                 word = "fill" if use.fills else "resident"
                 lent = Control(word, kept.number, digest=kept.digest.hex(), nbytes=kept.nbytes)
                 send(lent, (kept.fd,))
+
+    def heard(self, control: Control) -> bool:
+        """The executor says what became of something lent. True: its answer to a request may come soon."""
+        if control.word == "opened":
+            region = self._opening.pop(control.number, None)
+            if region is not None:
+                region.opened(control.models[0] if control.models else "")
+            return False
+        return self.filled(control.number)
 
     def filled(self, number: int) -> bool:
         """The executor has filled and verified one, and says so before it runs the request that brought it: from now on
@@ -56,6 +70,7 @@ class Lending:  # mutable: grows with each resident told
     def drop(self, number: int, send: Send) -> None:
         """The node keeps one no more."""
         self._filling.pop(number, None)
+        self._opening.pop(number, None)
         if number in self._known:
             self._known.discard(number)
             send(Control("let_go", number))

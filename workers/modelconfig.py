@@ -33,12 +33,12 @@ _PLATFORMS = {
 }  # fmt: skip
 _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
-    "dynamic_batching", "model_warmup", "ensemble_scheduling", "model_transaction_policy",
+    "dynamic_batching", "model_warmup", "ensemble_scheduling", "model_transaction_policy", "optimization",
 })  # fmt: skip
 PARAMETERS = (
     "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
     "requires", "profiles", "memory_bytes",
-    "device", "gpu_memory_bytes_max", "min_shapes", "opt_shapes", "max_shapes",
+    "device", "gpu_memory_bytes_max", "min_shapes", "opt_shapes", "max_shapes", "card_memory",
 )  # fmt: skip
 """The parameters with a meaning of ours, as `docs/models.md` lists them."""
 KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
@@ -88,6 +88,8 @@ class ModelConfig:
     """What an ensemble runs, in order; none for any other model."""
     decoupled: bool = False
     """It gives none, one or many answers to a request, in a stream."""
+    cuda_graphs: bool = False
+    """Shapes that come again are recorded as CUDA graphs, where backend and device can."""
 
     def parameter(self, key: str, default: str = "") -> str:
         """The value of a parameter as written, or `default`."""
@@ -165,11 +167,13 @@ def config_of(root: Message, source: str, folder_name: str, version: str, path: 
         warnings=(*_unused_fields(root, source, batch), *_misspelt(read, root)),
         steps=steps,
         decoupled=_decoupled(read, root, backend),
+        cuda_graphs=_cuda_graphs(read, root),
     )
     if steps:
         check_order(read, config, root.line)
     # Read now, so that a wrong word is told when the node starts and not with the first request.
-    _ = (config.idempotent, config.flag("refuse_nan"), config.queue_size_max, config.execution_timeout_s)
+    _ = (config.idempotent, config.flag("refuse_nan"), config.flag("card_memory"), config.queue_size_max)
+    _ = config.execution_timeout_s
     if config.parameter("inputs_private", "auto") not in {"auto", "all", "none"}:
         raise read.error("parameter 'inputs_private' must be auto, all or none", 1)
     return config
@@ -182,6 +186,11 @@ def _decoupled(read: FieldReader, root: Message, backend: str) -> bool:
     if backend != "python" or read.messages(root, "dynamic_batching") or read.messages(root, "model_warmup"):
         raise read.error("only a python model is decoupled, without dynamic_batching and model_warmup", 1)
     return True
+
+
+def _cuda_graphs(read: FieldReader, root: Message) -> bool:
+    cuda = [each for part in read.messages(root, "optimization") for each in read.messages(part, "cuda")]
+    return any(read.flag(each, "graphs") for each in cuda)
 
 
 def _check_ensemble(read: FieldReader, root: Message, backend: str, steps: tuple[EnsembleStep, ...]) -> None:
@@ -235,7 +244,9 @@ def _unused_fields(root: Message, source: str, batch: int) -> list[str]:
     return [
         f"{source}:{field.line}: field {field.name!r} is not used here and changes nothing"
         for field in root.fields
-        if field.name not in _USED or (field.name == "dynamic_batching" and not batch)
+        if field.name not in _USED
+        or (field.name == "dynamic_batching" and not batch)
+        or (field.name == "optimization" and not _cuda_graphs(FieldReader(source), root))
     ]
 
 

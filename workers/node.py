@@ -93,7 +93,8 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             ) from None
         try:
             self._page = LoadWriter(self._reactor, self._folder, self._epoch, self._admission, self._reception)
-            self._control = ControlListener(self._reactor, control_path(self._socket_path), self._library)
+            place, memory = control_path(self._socket_path), self._admission.card_memory
+            self._control = ControlListener(self._reactor, place, self._library, memory)
         except OSError as error:
             why = error.strerror or str(error)  # a path that is too long has no number of the system's
             raise ConfigError(f"{self._folder} cannot be used ({why}); set runtime_dir to a short one") from None

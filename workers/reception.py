@@ -141,6 +141,7 @@ class Reception:  # mutable: the node's requests
             if job.asked.tenant is tenant and not job.ask_for_another():
                 self._withdraw(job, Cancelled("the caller left before the request ran", Fate.NEVER_RAN))
         self._admission.tidy()
+        self._admission.card_memory.left(tenant.client_id)
         for shell in self.crew.shells:
             shell.forget(tenant.tenant_no)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from fabric.card_place import place_in
 from fabric.errors import InvalidArgument, ResidentMissing
 from fabric.resident import refs_of
 
@@ -38,6 +39,9 @@ class Kept:  # mutable: filled once, dropped once
         self.fd = fd
         self.users = 0
         self.whole = False
+
+    def idle(self) -> None:
+        """No request uses it now; it is kept all the same."""
 
     def __repr__(self) -> str:
         return f"<Kept {self.digest.hex()[:12]} {self.nbytes} bytes, {'whole' if self.whole else 'to be filled'}>"
@@ -66,13 +70,18 @@ class Residents:  # mutable: a table with a budget
         self._numbers = 0
         self._kept: dict[bytes, Kept] = {}  # the least recently used first
 
+    def number(self) -> int:
+        """A new number, for what is lent to executors."""
+        self._numbers += 1
+        return self._numbers
+
     def claim(self, descriptors: bytes) -> tuple[Use, ...]:
-        """Holds the residents that a request names until `ended`.
+        """Holds the residents that a request names until `ended`; places on cards (`fabric/card_place.py`) are none.
 
         Raises ResidentMissing for the first that it refers to and that is not here, InvalidArgument for one of another
         size. What is being filled by a request before it counts as here: an executor looks again.
         """
-        refs = refs_of(descriptors)
+        refs = tuple(ref for ref in refs_of(descriptors) if place_in(ref.digest) is None)
         for ref in refs:
             kept = self._kept.get(ref.digest)
             if kept is None and not ref.carried:
@@ -97,6 +106,8 @@ class Residents:  # mutable: a table with a budget
         """A request has come to its end. What it was to fill and did not is dropped."""
         for use in uses:
             use.kept.users -= 1
+            if not use.kept.users:
+                use.kept.idle()
             if use.fills and not use.kept.whole:
                 self._drop(use.kept)
 
@@ -122,8 +133,7 @@ class Residents:  # mutable: a table with a budget
         except OSError:
             os.close(fd)
             return None
-        self._numbers += 1
-        kept = self._kept[ref.digest] = Kept(self._numbers, ref.digest, ref.nbytes, fd)
+        kept = self._kept[ref.digest] = Kept(self.number(), ref.digest, ref.nbytes, fd)
         self.nbytes += ref.nbytes
         return Use(kept, fills=True)
 

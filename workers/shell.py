@@ -182,8 +182,8 @@ class ExecutorShell:  # mutable: a process, then the next one
                 self._settlement.done(job, flags, spent, message[DONE_BYTES:], holder)
             return more
         control = decode_control(message)
-        if control.word == "filled":
-            return life.lending.filled(control.number)
+        if control.word in {"filled", "opened"}:
+            return life.lending.heard(control)
         if control.word == "fault":
             self._faulted(life, control.number)
         elif life is self.standby.life:

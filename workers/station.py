@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fabric.frame import RequestFrame
     from fabric.memory.arena import Arena
     from workers.child import Settings
+    from workers.device import Device
 
 HEAVY_LIBRARIES: Final = ("cupy", "torch", "onnxruntime", "tensorrt", "numba", "scipy")
 """Libraries whose import takes long enough that a standby should have done it: 0.3 to 3 s each were seen."""
@@ -70,6 +71,11 @@ class Station:  # mutable: owns the device's context and what is pinned
         self._injector = Injector(injections, settings.generation, self._device) if injections else None
 
     @property
+    def device(self) -> Device | None:
+        """The card; None on a processor. Errors of it are for `judge`."""
+        return self._device
+
+    @property
     def pinned(self) -> tuple[int, int]:
         """(how often memory was registered with the device, bytes that are now)."""
         return (self._pins.registered, self._pins.pinned_bytes) if self._pins is not None else (0, 0)
@@ -86,7 +92,7 @@ class Station:  # mutable: owns the device's context and what is pinned
             try:
                 self._pins.forget(tenant_no)
             except DeviceError as error:
-                self._judge(error)
+                self.judge(error)
 
     def begin(self, tenant_no: int, request: RequestFrame) -> None:
         """A request is about to run. Raises BrokenDevice, ResourceExhausted or ModelFailed."""
@@ -99,7 +105,7 @@ class Station:  # mutable: owns the device's context and what is pinned
             if self._injector is not None:
                 self._injector.before(request.model)
         except DeviceError as error:
-            raise self._judge(error) from error
+            raise self.judge(error) from error
 
     def end(self) -> None:
         """A model's code is over, well or not: nothing may be answered before this has returned. Raises BrokenDevice;
@@ -109,7 +115,7 @@ class Station:  # mutable: owns the device's context and what is pinned
         try:
             self._device.settle()
         except DeviceError as error:
-            raise self._judge(error) from error
+            raise self.judge(error) from error
 
     def look(self, *, probe: bool = False) -> None:
         """Between tasks: asks the context whether it is broken; with `probe`, by a kernel whose answer is checked.
@@ -121,7 +127,7 @@ class Station:  # mutable: owns the device's context and what is pinned
                 self._device.probe()
             self._device.settle()
         except DeviceError as error:
-            self._judge(error)
+            self.judge(error)
 
     def make_room(self) -> None:
         """A request found no memory: what libraries keep for later is given back, so that the next one that fits may
@@ -142,7 +148,7 @@ class Station:  # mutable: owns the device's context and what is pinned
         """The heavy libraries that models have imported."""
         return tuple(name for name in HEAVY_LIBRARIES if name in sys.modules)
 
-    def _judge(self, error: DeviceError) -> OverspillError:
+    def judge(self, error: DeviceError) -> OverspillError:
         """The request's error. Raises BrokenDevice for one that ends the context."""
         if self._book.of_cuda(error.code) is CudaClass.FATAL:
             raise BrokenDevice(error) from None

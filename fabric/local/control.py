@@ -12,15 +12,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fabric.control import MESSAGE_BYTES_MAX, Question, decode_reply, encode_question
+from fabric.control import MESSAGE_BYTES_MAX, Question, decode_reply, encode_question, memory_question
 from fabric.errors import AccessDenied, DeadlineExceeded, Fate, ProtocolError, Unavailable
 from fabric.local.address import PATH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from fabric.control import ExecutorFacts, ModelState, ModelStatistics, Reply
+    from fabric.control import ExecutorFacts, MemoryFacts, ModelState, ModelStatistics, Reply
 
 SOCKET: Final = "control.sock"
 ASK_TIMEOUT_S: Final = 10.0
+OPEN_TIMEOUT_S: Final = 15.0
+"""A little more than the node itself gives an executor to open memory."""
 LOAD_TIMEOUT_S: Final = 310.0
 """A little more than the node itself gives a load: its own sentence says more than ours."""
 _READ_BYTES: Final = 1 << 16
@@ -66,6 +68,15 @@ class NodeControl:
         """Has a model unloaded; returns once its requests have ended, and its memory is free a moment later. Raises
         UnknownModel, and Unavailable where the node's models are fixed."""
         self._ask(Question("unload", model), timeout_s)
+
+    def open_memory(self, memory: MemoryFacts) -> int:
+        """Has memory on a card opened by an executor there; gives its number, which requests of the same session name
+        it by. Raises InvalidArgument where it cannot be opened."""
+        return int(self._ask(memory_question("open_memory", memory), OPEN_TIMEOUT_S).config)
+
+    def close_memory(self, memory: MemoryFacts) -> None:
+        """Has it let go of, once no request uses it."""
+        self._ask(memory_question("close_memory", memory), ASK_TIMEOUT_S)
 
     def _ask(self, question: Question, timeout_s: float) -> Reply:
         deadline_s = time.monotonic() + timeout_s

@@ -19,6 +19,8 @@ from fabric.layout import ALIGN_BYTES, Layout, TensorSpec, layout_of
 from workers.modelconfig import ModelConfig, TensorDecl
 
 if TYPE_CHECKING:
+    from workers.backends.on_card import CardArray
+
     Array = np.ndarray[Any, Any]
 
 __all__ = ["Backend", "Inputs", "ModelConfig", "Outputs"]
@@ -35,16 +37,25 @@ class Inputs(Mapping[str, "Array"]):
     uint16, BYTES as an object array of bytes.
     """
 
-    __slots__ = ("_arrays", "_residents")
+    __slots__ = ("_arrays", "_cards", "_residents")
 
-    def __init__(self, arrays: dict[str, Array], residents: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self, arrays: dict[str, Array], residents: dict[str, bytes] | None = None,
+        cards: dict[str, CardArray] | None = None,
+    ) -> None:  # fmt: skip
         self._arrays = arrays
         self._residents = residents
+        self._cards = cards
 
     def resident(self, name: str) -> bytes:
         """What names the content of an input that its caller keeps here over many requests (the same bytes have the
         same name), so that a model may keep what it makes of it, such as a copy on a device; empty for any other."""
         return self._residents.get(name, b"") if self._residents else b""
+
+    def on_card(self, name: str) -> CardArray | None:
+        """An input that lies on the executor's card already; None for one that is in `self[name]`. Only models that
+        say `card_memory` meet any, and must not write there."""
+        return self._cards.get(name) if self._cards is not None else None
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
@@ -102,16 +113,24 @@ class Declared:  # mutable: remembers what it has checked
         return spec
 
 
+class Targets(Protocol):
+    """Where outputs of one request are wanted on a card."""
+
+    def take(self, spec: TensorSpec) -> CardArray | None:
+        """Where a model writes that one itself; None for an output that is not wanted there."""
+
+
 class Outputs:  # mutable: filled by the model, then finished once
     """The outputs of one request. A model sets each declared one, once, by `outputs[name] = array` or `allocate`.
 
     Raises ModelFailed for a name that is not declared or comes twice, and for a dtype or shape that is not as declared.
     """
 
-    __slots__ = ("_aside", "_at", "_declared", "_memory", "_specs")
+    __slots__ = ("_aside", "_at", "_declared", "_memory", "_specs", "_targets")
 
-    def __init__(self, declared: Declared, memory: memoryview) -> None:
+    def __init__(self, declared: Declared, memory: memoryview, targets: Targets | None = None) -> None:
         self._declared = declared
+        self._targets = targets
         self._memory = memory
         self._at = 0
         self._specs: dict[str, TensorSpec] = {}
@@ -124,6 +143,17 @@ class Outputs:  # mutable: filled by the model, then finished once
         """
         spec = self._declared.spec(name, dtype, shape)
         return np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
+
+    def on_card(self, name: str, dtype: str | type | np.dtype[Any] | DType, shape: tuple[int, ...]) -> CardArray | None:
+        """Where on the executor's card an output is wanted: write every element there before `execute` returns. None
+        where it is not, and `allocate` has to be asked. Only models that say `card_memory` meet any."""
+        if self._targets is None:
+            return None
+        spec = self._declared.spec(name, dtype, shape)
+        there = self._targets.take(spec)
+        if there is not None:
+            self._place(spec)  # the reply has room for it all the same, as its descriptors say
+        return there
 
     def __setitem__(self, name: str, value: object) -> None:
         array, kind, raw = self._seen(name, value)
@@ -206,3 +236,5 @@ class Backend(Protocol):
 
     def warm_up(self) -> bool:
         """Does what the first request would otherwise pay for; False when the model has nothing to do."""
+
+    # Backends that take `Inputs.on_card` and `Outputs.on_card` say so by an attribute `reads_cards` that is True.

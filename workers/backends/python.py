@@ -5,8 +5,8 @@
         def execute(self, inputs, outputs): ...   # arrays in by name, outputs[name] = array out
         def warm_up(self): ...                    # optional
 
-Its exceptions are told in one sentence with the model's name. The module never sees a request's frame. Read
-`workers/backends/onnxruntime.py` next.
+One that has `launch` in place of `execute` is run by `workers/backends/launched.py`. Its exceptions are told in one
+sentence with the model's name. The module never sees a request's frame. Read `workers/backends/onnxruntime.py` next.
 """
 
 from __future__ import annotations
@@ -32,10 +32,21 @@ if TYPE_CHECKING:
 class PythonModel:
     """The class of one `model.py`, made. Raises ModelBroken when it cannot be imported or made."""
 
-    __slots__ = ("_model", "_module")
+    __slots__ = ("_model", "_module", "reads_cards")
 
     def __init__(self, config: ModelConfig) -> None:
+        self.reads_cards = config.flag("card_memory") and not config.decoupled
         self._module, self._model = _make(config)
+
+    @property
+    def model(self) -> Any:
+        """The model itself."""
+        return self._model
+
+    @property
+    def launches(self) -> bool:
+        """Whether it only launches kernels: `workers/backends/launched.py` runs it then."""
+        return not callable(getattr(self._model, "execute", None))
 
     def execute(self, inputs: Inputs, outputs: Outputs) -> None:
         """Calls the model's own `execute`."""
@@ -72,6 +83,8 @@ def _make(config: ModelConfig) -> tuple[ModuleType, Any]:
         if not hasattr(module, "Model"):
             raise ModelBroken(f"model {config.name!r} has no class of that name; define class Model in {path}")
         model = module.Model(config)
+        if callable(getattr(model, "launch", None)) and callable(getattr(model, "sizes", None)):
+            return module, model
         if not callable(getattr(model, "execute", None)):
             raise ModelBroken(
                 f"model {config.name!r}: class Model has no function execute(self, inputs, outputs); write it in {path}"

@@ -38,6 +38,10 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
     waits: asyncio.Event | None = None
     out: int = 0
     """Stagings and replies that were not given back."""
+    specs: tuple[TensorSpec, ...] = ()
+    """Of the last request."""
+    memory: list[int] = field(default_factory=list)
+    """What is open on cards."""
     loaded: list[tuple[str, str]] = field(default_factory=list)
     now: tuple[Model, ...] | None = None
     """What the models are once somebody asks anew."""
@@ -50,6 +54,7 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
 
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> EchoStaged:
         self.out += 1
+        self.specs = specs
         return EchoStaged(self, specs, deadline)
 
     async def refreshed(self, model: Model) -> Model:
@@ -71,6 +76,15 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
     async def unload(self, name: str) -> None:
         self.loaded.remove((name, ""))
 
+    async def open_memory(self, handle: bytes, device_id: int, nbytes: int) -> int:
+        if self.fails is not None:
+            raise self.fails
+        self.memory.append(len(self.memory) + 1)
+        return self.memory[-1]
+
+    def close_memory(self, number: int) -> None:
+        self.memory.remove(number)
+
     def on_change(self, call: Callable[[], None]) -> None:
         call()
 
@@ -78,8 +92,7 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
 class EchoStaged:  # mutable: released once
     def __init__(self, engine: EchoEngine, specs: tuple[TensorSpec, ...], deadline: Deadline) -> None:
         self._engine = engine
-        self._specs = specs
-        self._memory = tuple(bytearray(spec.nbytes) for spec in specs)
+        self._memory = tuple(bytearray(spec.nbytes) for spec in specs if not spec.referred)
         self._released = False
         self.deadline = deadline
 

@@ -15,6 +15,7 @@ from fabric.errors import DeadlineExceeded, ExecutorLost, Fate, InvalidArgument,
 from frontdoor.door import Caller
 from frontdoor.engine import Tensor
 from frontdoor.failures import Refusal, Status, status_of
+from frontdoor.regions import Region
 from frontdoor.values import Asked, Given, Options, Place, Wanted
 from tests.sim.virtual import VirtualLoop
 from tests.unit.frontdoor.engine import ECHO, EchoEngine, OneOwner, door_over
@@ -113,7 +114,7 @@ def test_a_cancelled_request_gives_everything_back(memory: Path) -> None:
         task = asyncio.create_task(door.infer(asked(data=replace(X, data=Place("r", 0, 3))), ME, None))
         await asyncio.sleep(0.01)
         assert engine.out == 1
-        region = door.regions.find(OneOwner.owner_of_all, "r")
+        (region,) = door.regions.of_kind(OneOwner.owner_of_all, "r", Region)
         door.regions.unregister(OneOwner.owner_of_all, "r")
         assert region._fd >= 0, "in use"
         task.cancel()

@@ -11,8 +11,9 @@ import pytest
 
 from fabric.errors import InvalidArgument, OverspillError
 from frontdoor.clients import Owner
-from frontdoor.failures import Status, status_of
-from frontdoor.regions import REGIONS_MAX, Regions
+from frontdoor.cuda_regions import CudaRegion
+from frontdoor.failures import Refusal, Status, status_of
+from frontdoor.regions import REGIONS_MAX, Region, Regions
 from frontdoor.values import Place
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def refused(regions: Regions, owner: Owner, name: str, key: str, offset: int, nb
     with pytest.raises(OverspillError) as raised:
         regions.register(owner, name, key, offset, nbytes)
     return status_of(raised.value)
+
+
+def region_of(regions: Regions, owner: Owner, name: str) -> Region:
+    (region,) = regions.of_kind(owner, name, Region)
+    return region
 
 
 def test_bytes_go_both_ways(regions: Regions, folder: Path) -> None:
@@ -82,8 +88,30 @@ def test_a_system_without_memory_is_told(folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OverspillError) as raised:
-        regions.find(ME, "r")._move(full, 0, memoryview(bytes(1)))
+        region_of(regions, ME, "r")._move(full, 0, memoryview(bytes(1)))
     assert status_of(raised.value) is Status.RESOURCE_EXHAUSTED
+    regions.close()
+
+
+def test_regions_of_all_kinds_have_one_space_of_names(regions: Regions) -> None:
+    closed: list[int] = []
+    regions.register(ME, "system", "key", 0, 10)
+    regions.add(CudaRegion("cuda", ME, 64, 0, 7, closed.append))
+    for name in ("system", "cuda"):
+        with pytest.raises(Refusal, match="registered already"):
+            regions.add(CudaRegion(name, ME, 64, 0, 8, closed.append))
+        assert refused(regions, ME, name, "key", 0, 10) is Status.ALREADY_EXISTS
+    assert [region.name for region in regions.of_kind(ME, "", CudaRegion)] == ["cuda"]
+    with pytest.raises(Refusal, match="another kind"):
+        regions.of_kind(ME, "system", CudaRegion)
+    regions.unregister(ME, "cuda", Region)
+    assert len(regions) == 2, "one of another kind is left alone"
+    region = regions.find(ME, "cuda")
+    region.hold()
+    regions.unregister(ME, "", CudaRegion)
+    assert (len(regions), closed) == (1, []), "in use"
+    region.let_go()
+    assert closed == [7]
     regions.close()
 
 
@@ -91,9 +119,9 @@ def test_names_are_each_users_own(regions: Regions) -> None:
     for owner in (ME, ANOTHER):
         regions.register(owner, "r", "key", 0, 10)
     assert refused(regions, MY_OTHER_PROCESS, "r", "key", 0, 10) is Status.ALREADY_EXISTS
-    assert [status.name for status in regions.status(ANOTHER, "")] == ["r"]
+    assert [region.name for region in regions.of_kind(ANOTHER, "", Region)] == ["r"]
     regions.unregister(ANOTHER, "r")
-    assert regions.find(MY_OTHER_PROCESS, "r").key == "key"
+    assert region_of(regions, MY_OTHER_PROCESS, "r").key == "key"
     with pytest.raises(OverspillError):
         regions.find(ANOTHER, "r")
 
@@ -102,7 +130,7 @@ def test_unregistering_all_leaves_those_of_other_processes(regions: Regions) -> 
     regions.register(ME, "mine", "key", 0, 10)
     regions.register(MY_OTHER_PROCESS, "its", "key", 0, 10)
     regions.unregister(ME, "")
-    assert [status.name for status in regions.status(ME, "")] == ["its"]
+    assert [region.name for region in regions.of_kind(ME, "", Region)] == ["its"]
     regions.unregister(ME, "its")  # by name one may
     assert len(regions) == 0
     regions.unregister(ME, "its")

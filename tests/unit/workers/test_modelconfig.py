@@ -55,6 +55,13 @@ def test_platform_names_the_backend() -> None:
     assert read(text).backend == "onnxruntime"
 
 
+def test_cuda_graphs_are_asked_for_in_tritons_words() -> None:
+    config = read(GOOD + "optimization { cuda { graphs: true } }")
+    assert config.cuda_graphs
+    assert not config.warnings
+    assert not read(GOOD + "optimization { cuda { graphs: false } }").cuda_graphs
+
+
 def test_unknown_fields_warn_with_their_line() -> None:
     config = read(GOOD + "optimization { graph { level: 1 } }")
     assert len(config.warnings) == 1
