@@ -42,7 +42,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("frontdoor/*",),
     "consul": ("discovery/consul.py",),
     "requests": ("discovery/consul.py",),
-    "cupy": ("examples/dispatch/route_plan/gpu/*",),
+    "cupy": ("workers/backends/launched.py", "examples/dispatch/route_plan/gpu/*"),
     "pynvml": ("workers/cuda/nvml.py",),
     "onnxruntime": ("workers/backends/onnxruntime.py", "examples/dispatch/etr/*"),
     "onnx": ("examples/dispatch/etr/*",),

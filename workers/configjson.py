@@ -107,6 +107,8 @@ def json_of_config(config: ModelConfig) -> str:
     if config.instances.count:  # without it every executor has one, and a load with this configuration means the same
         group = {"name": f"{config.name}_0", "kind": config.instances.kind, "count": config.instances.count}
         facts["instance_group"] = [group]
+    if config.cuda_graphs:
+        facts["optimization"] = {"cuda": {"graphs": True}}
     if config.decoupled:
         facts["model_transaction_policy"] = {"decoupled": True}
     if config.steps:

@@ -48,7 +48,12 @@ def open_backend(
         return TensorRtModel(config, on_gpu=on_gpu)
     from workers.backends.python import PythonModel
 
-    return PythonModel(config)
+    model = PythonModel(config)
+    if model.launches:
+        from workers.backends.launched import LaunchedModel
+
+        return LaunchedModel(config, model, on_gpu=on_gpu)
+    return model
 
 
 def uses_gpu(config: ModelConfig, *, on_gpu: bool, lacks: str) -> bool:

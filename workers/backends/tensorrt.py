@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from fabric.errors import InvalidArgument, MissingDependency, ModelBroken
+from workers.backends.graphs import Graphs
 from workers.cuda.queue import CudaQueue
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def import_tensorrt(model: str) -> Any:
 class TensorRtModel:  # mutable: owns a context and buffers
     """One engine, ready to run. Raises MissingDependency or ModelBroken when it cannot be."""
 
+    reads_cards = True
+
     def __init__(self, config: ModelConfig, *, on_gpu: bool) -> None:
         if not on_gpu:  # without a card the library ends the process that asks it for an engine
             raise ModelBroken(f"model {config.name!r} is a TensorRT engine and this executor has no GPU; use cuda:all")
@@ -69,32 +72,67 @@ class TensorRtModel:  # mutable: owns a context and buffers
                 f" ({self._said.last}); load fewer models on this card"
             )
         self._queue = CudaQueue()
+        self._graphs: Graphs[int] | None = None
+        if config.cuda_graphs:
+            self._graphs = Graphs(config.name, forget=self._queue.forget)
 
     def execute(self, inputs: Inputs, outputs: Outputs) -> None:
         """Runs the engine. Raises InvalidArgument for shapes outside of its profile."""
         context, queue = self._context, self._queue
+        places: list[tuple[tuple[int, ...], int]] = []
         for decl in self._config.inputs:
-            array = np.ascontiguousarray(inputs[decl.name])
-            if not context.set_input_shape(decl.name, tuple(array.shape)):
+            there = inputs.on_card(decl.name)
+            array = np.ascontiguousarray(inputs[decl.name]) if there is None else there
+            shape = tuple(array.shape)
+            if not context.set_input_shape(decl.name, shape):
                 raise InvalidArgument(
-                    f"input {decl.name!r} of model {self._config.name!r} has shape {list(array.shape)}, which is"
+                    f"input {decl.name!r} of model {self._config.name!r} has shape {list(shape)}, which is"
                     " outside of the engine's profile; send another shape, or build it for more"
                 )
-            context.set_tensor_address(decl.name, queue.bring(decl.name, array))
+            if isinstance(array, np.ndarray):
+                at = queue.bring(decl.name, array)
+            else:
+                at = queue.room(decl.name, array.nbytes)  # a graph reads the same place in each run
+                queue.copy(at, array.address, array.nbytes)
+            context.set_tensor_address(decl.name, at)
+            places.append((shape, at))
         missing = list(context.infer_shapes())
         if missing:
             raise RuntimeError(f"the shapes of {', '.join(missing)} cannot be told before the run; export them fixed")
-        results = []
+        results: list[tuple[str, np.ndarray[Any, Any]]] = []
+        copies: list[tuple[int, int, int]] = []
         for decl in self._config.outputs:
             shape = tuple(context.get_tensor_shape(decl.name))
-            target = outputs.allocate(decl.name, decl.dtype, shape)
-            context.set_tensor_address(decl.name, queue.room(decl.name, target.nbytes))
-            results.append((decl.name, target))
-        if not context.execute_async_v3(queue.stream):
-            raise RuntimeError(f"TensorRT did not run the engine: {self._said.last}")
+            wanted = outputs.on_card(decl.name, decl.dtype, shape)
+            if wanted is not None:
+                at = queue.room(decl.name, wanted.nbytes)
+                copies.append((wanted.address, at, wanted.nbytes))
+            else:
+                target = outputs.allocate(decl.name, decl.dtype, shape)
+                at = queue.room(decl.name, target.nbytes)
+                results.append((decl.name, target))
+            context.set_tensor_address(decl.name, at)
+            places.append((shape, at))
+        self._run(tuple(places))
         for name, target in results:
             queue.fetch(name, target)
+        for words in copies:
+            queue.copy(*words)
         queue.settle()
+
+    def _run(self, places: tuple[tuple[tuple[int, ...], int], ...]) -> None:
+        """Enqueues the run: as a graph, where there is one for these shapes and these buffers."""
+        graph = None
+        if self._graphs is not None:
+            graph = self._graphs.find(places, lambda: self._queue.record(self._enqueue))
+        if graph is not None:
+            self._queue.replay(graph)
+        else:
+            self._enqueue()
+
+    def _enqueue(self) -> None:
+        if not self._context.execute_async_v3(self._queue.stream):
+            raise RuntimeError(f"TensorRT did not run the engine: {self._said.last}")
 
     def warm_up(self) -> bool:
         """Runs nothing: an engine has compiled before, and a profile's smallest shapes may be zero."""

@@ -13,10 +13,14 @@ from workers.cuda.driver import Driver
 from workers.device import CODE_OUT_OF_MEMORY, DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
 GROW: Final = 1.5
 _NON_BLOCKING: Final = 1
+_OWN_THREAD: Final = 1
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may do what a recording one may not."""
 
 
 class CudaQueue:  # mutable: owns a stream and buffers
@@ -30,6 +34,7 @@ class CudaQueue:  # mutable: owns a stream and buffers
         self._driver.call("making a stream", "cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING))
         self._stream = stream
         self._buffers: dict[str, tuple[int, int]] = {}
+        self._graphs: list[int] = []
 
     @property
     def stream(self) -> int:
@@ -67,6 +72,14 @@ class CudaQueue:  # mutable: owns a stream and buffers
         )
         return at
 
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Puts a copy on the card on its way, such as from or to memory that a client has there."""
+        size = ctypes.c_size_t(nbytes)
+        self._driver.call(
+            "copying on the card", "cuMemcpyDtoDAsync_v2", ctypes.c_uint64(target), ctypes.c_uint64(source), size,
+            self._stream,
+        )  # fmt: skip
+
     def fetch(self, name: str, array: np.ndarray[Any, Any]) -> None:
         """Puts a buffer on its way into a contiguous array, which it has reached after `settle`."""
         at, _ = self._buffers[name]
@@ -76,6 +89,33 @@ class CudaQueue:  # mutable: owns a stream and buffers
             "copying from the card", "cuMemcpyDtoHAsync_v2", target, ctypes.c_uint64(at), size, self._stream
         )
 
+    def record(self, work: Callable[[], None]) -> int:
+        """What `work` puts on the stream, as a graph, without running it; gives its handle, for `replay`. Raises
+        DeviceError for what cannot be recorded."""
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        call = self._driver.call
+        call("recording a graph", "cuStreamBeginCapture_v2", self._stream, ctypes.c_uint(_OWN_THREAD))
+        try:
+            work()
+        finally:
+            call("recording a graph", "cuStreamEndCapture", self._stream, ctypes.byref(graph))
+        try:
+            call("making a graph", "cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
+        finally:
+            call("letting a graph go", "cuGraphDestroy", graph)
+        self._graphs.append(ready.value or 0)
+        return ready.value or 0
+
+    def replay(self, graph: int) -> None:
+        """Puts a recorded graph on the stream."""
+        self._driver.call("starting a graph", "cuGraphLaunch", ctypes.c_void_p(graph), self._stream)
+
+    def forget(self, graph: int) -> None:
+        """Lets a recorded graph go."""
+        self.settle()
+        self._graphs.remove(graph)
+        self._driver.call("letting a graph go", "cuGraphExecDestroy", ctypes.c_void_p(graph))
+
     def settle(self) -> None:
         """Waits for all of it."""
         self._driver.call("waiting for the stream", "cuStreamSynchronize", self._stream)
@@ -83,6 +123,8 @@ class CudaQueue:  # mutable: owns a stream and buffers
     def close(self) -> None:
         """Frees everything."""
         self.settle()
+        for graph in tuple(self._graphs):
+            self.forget(graph)
         for at, _ in self._buffers.values():
             self._driver.call("freeing a buffer", "cuMemFree_v2", ctypes.c_uint64(at))
         self._buffers.clear()
