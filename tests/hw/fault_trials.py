@@ -10,7 +10,9 @@ request meets the fault (its model may not run twice, so the router tells it at 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -35,7 +37,9 @@ FRESH_EVERY = 3
 CALLERS = 2
 FLOATS = 1 << 16
 PATIENCE_S = 30.0
-HANG_DEADLINE_S = 0.3
+HANG_LIMIT_S = 0.3
+SUMS = ("trials", "answers", "retried", "wrong", "lost")
+PARTS = ("seen_ms", "told_ms", "ended_ms", "right_ms", "recovered_ms", "teardown_ms")
 
 
 class EndWatch(threading.Thread):
@@ -85,7 +89,8 @@ class Bench:
         self.flag = folder / "now"
         self.standby = standby
         models = folder / "models"
-        copy_models(models, fake=device.startswith("fake"))
+        limits = {"gpu_once": round(1e3 * HANG_LIMIT_S)} if fault == "hang" else {}
+        copy_models(models, fake=device.startswith("fake"), limits_ms=limits)
         settings = folder / "node.toml"
         settings.write_text(
             f'standby = "{standby}"\ninject = "{fault}@gpu_once:flag={self.flag}"\nruntime_dir = "{folder}"\n'
@@ -117,8 +122,9 @@ class Bench:
         return instance.cards[0]
 
     def trial(self, fault: str) -> dict[str, float]:
-        """Milliseconds from the fault (for `hang` from the deadline): to the end of the executor, to the error at its
-        caller, to the first right answer of the next generation; and from the error to that answer."""
+        """Milliseconds from the fault (for `hang` from the model's time limit): until the node knows of it, until its
+        caller is told, until the executor's process is gone, until the first right answer of the next generation; from
+        the caller's error to that answer, and to the process's end, which the kernel takes a context down in."""
         self.settle()
         generation = max(caller.answers[-1][1] for caller in self.callers)
         hang = fault == "hang"
@@ -133,29 +139,33 @@ class Bench:
         watcher = threading.Thread(target=watch)
         watcher.start()
         ends = [EndWatch(pid) for pid in self.node.executors()]
-        asked_s = time.monotonic()
         try:
-            self.ask_once(HANG_DEADLINE_S if hang else PATIENCE_S)
+            self.ask_once(PATIENCE_S)
         except ExecutorLost:
-            pass
-        except OverspillError:
-            if not hang:
-                raise
-        told_s = time.monotonic()
+            told_s = time.monotonic()
+        else:
+            raise AssertionError(f"the request that met {fault} was answered")
         watcher.join()
-        zero_s = asked_s + HANG_DEADLINE_S if hang else began[0]
+        zero_s = began[0] + HANG_LIMIT_S * hang
         assert wait_until(lambda: self._first_after(generation) > 0, PATIENCE_S, 0.001), self.node.log
         right_s = self._first_after(generation)
         assert wait_until(lambda: any(end.at_s for end in ends), PATIENCE_S, 0.001), "no executor ended"
         ended_s = min(end.at_s for end in ends if end.at_s)
-        if hang:  # the caller's own clock ends its wait: what counts is when the node ended the executor
-            told_s = ended_s
         return {
-            "ended_ms": 1e3 * (ended_s - zero_s),
+            "seen_ms": 1e3 * (self._logged_s(generation) - zero_s),
             "told_ms": 1e3 * (told_s - zero_s),
+            "ended_ms": 1e3 * (ended_s - zero_s),
             "right_ms": 1e3 * (right_s - zero_s),
             "recovered_ms": 1e3 * max(0.0, right_s - told_s),
+            "teardown_ms": 1e3 * max(0.0, ended_s - told_s),
         }
+
+    def _logged_s(self, generation: int) -> float:
+        """When the node wrote that it lost this generation, on the monotonic clock: its log has milliseconds."""
+        line = re.search(rf"^(\S+ \S+),(\d+) .*\(generation {generation}\) ", self.node.log, re.MULTILINE)
+        assert line is not None, self.node.log
+        wall_s = dt.datetime.strptime(line[1], "%Y-%m-%d %H:%M:%S").astimezone().timestamp() + int(line[2]) / 1e3
+        return wall_s - time.time() + time.monotonic()
 
     def _first_after(self, generation: int) -> float:
         return min((at for caller in self.callers for at, found in caller.answers if found > generation), default=0.0)
@@ -177,14 +187,12 @@ class Bench:
 
 def run(device: str, standby: str, fault: str, trials: int, log: str = "") -> dict[str, Any]:
     """All trials of one kind. The nodes' logs are added to the file `log`, if there is one."""
-    seen: list[dict[str, float]] = []
-    totals: dict[str, Any] = {"answers": 0, "retried": 0, "wrong": 0, "lost": []}
-    standby_bytes = 0
-    while len(seen) < trials:
+    found: list[dict[str, Any]] = []
+    while (left := trials - sum(node["trials"] for node in found)) > 0:
         with tempfile.TemporaryDirectory(prefix="osp-hw-") as folder:
             bench = Bench(Path(folder), device, standby, fault)
             try:
-                seen += [bench.trial(fault) for _ in range(min(FRESH_EVERY, trials - len(seen)))]
+                seen = [bench.trial(fault) for _ in range(min(FRESH_EVERY, left))]
             except AssertionError:
                 sys.stderr.write(bench.node.log)
                 raise
@@ -192,14 +200,23 @@ def run(device: str, standby: str, fault: str, trials: int, log: str = "") -> di
                 if log:
                     with Path(log).open("a") as file:
                         file.write(bench.node.log)
-                standby_bytes = max(standby_bytes, bench.standby_bytes)
-                for name, value in bench.close().items():
-                    totals[name] += value
-    figures: dict[str, Any] = {"standby": standby, "fault": fault, "trials": len(seen), "standby_bytes": standby_bytes}
-    for name in ("ended_ms", "told_ms", "right_ms", "recovered_ms"):
-        values = [trial[name] for trial in seen]
-        figures[name] = {"median": round(median(values), 2), "max": round(max(values), 2)}
-    return figures | totals
+                totals = bench.close()
+            parts = {name: {"all": [round(trial[name], 2) for trial in seen]} for name in PARTS}
+            kind = {"standby": standby, "fault": fault, "standby_bytes": bench.standby_bytes, "trials": len(seen)}
+            found.append(kind | totals | parts)
+    return joined(found)
+
+
+def joined(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What several nodes have shown of one kind of fault: sums, and of each time all that was measured."""
+    times = {name: [value for each in found for value in each[name]["all"]] for name in PARTS}
+    return {
+        "standby": found[0]["standby"],
+        "fault": found[0]["fault"],
+        "standby_bytes": max(each["standby_bytes"] for each in found),
+        **{name: sum((each[name] for each in found), start=type(found[0][name])()) for name in SUMS},
+        **{name: {"median": round(median(all_), 2), "max": max(all_), "all": all_} for name, all_ in times.items()},
+    }
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Faults of executors on real cards, under load, through node and router: nothing wrong, nothing lost, and how soon.
 
 Twenty of each kind with each standby, shared out over the cards that are there; `OVERSPILL_HW_TRIALS=5` makes it
-shorter, `OVERSPILL_HW_STANDBYS=off` and `OVERSPILL_HW_FAULTS=trap` take some. The work is done in
+shorter, `OVERSPILL_HW_STANDBYS=off` and `OVERSPILL_HW_FAULTS=trap` take some, and after `OVERSPILL_HW_FAULTS_S` seconds
+no further node is started: all kinds have a node each before one has its second. The work is done in
 `tests/hw/fault_trials.py`, one process a card at a time.
 """
 
@@ -13,12 +14,14 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fabric.errors import MissingDependency
+from tests.hw.fault_trials import FRESH_EVERY, joined
 from workers.cuda.nvml import Nvml
 from workers.device import OverseerError
 
@@ -35,9 +38,51 @@ ROOT = Path(__file__).parents[2]
 TRIALS = int(os.environ.get("OVERSPILL_HW_TRIALS", "20"))
 FAULTS = os.environ.get("OVERSPILL_HW_FAULTS", "illegal_address,trap,assert,hang,kill").split(",")
 STANDBYS = os.environ.get("OVERSPILL_HW_STANDBYS", "off,context,full").split(",")
+FAULTS_S = float(os.environ.get("OVERSPILL_HW_FAULTS_S", "3000"))
 COLD_MS, FULL_MS = 1500.0, 50.0
 """Goals on an H200: from the error at the caller to the first right answer."""
 ONE_TIMEOUT_S = 600.0
+
+
+class Trials:  # mutable: filled by a thread for each card
+    """What became of each kind. A kind that comes again adds to what it has."""
+
+    def __init__(self, report: Report) -> None:
+        self.kinds: dict[tuple[str, str], dict[str, Any]] = {}
+        self.failures: list[str] = []
+        self._report = report
+        self._lock = threading.Lock()
+        self._todo: queue.SimpleQueue[tuple[str, str, int]] = queue.SimpleQueue()
+        self._until_s = time.monotonic() + FAULTS_S
+        for done in range(0, TRIALS, FRESH_EVERY):
+            for standby in STANDBYS:
+                for fault in FAULTS:
+                    self._todo.put((standby, fault, min(FRESH_EVERY, TRIALS - done)))
+
+    def work(self, card: int) -> None:
+        while not self.failures and time.monotonic() < self._until_s:
+            try:
+                standby, fault, trials = self._todo.get_nowait()
+            except queue.Empty:
+                return
+            words = ["--device", f"cuda:{card}", "--standby", standby, "--fault", fault, "--trials", str(trials)]
+            ended = subprocess.run(
+                [sys.executable, "-m", "tests.hw.fault_trials", *words], cwd=ROOT, capture_output=True, text=True,
+                timeout=ONE_TIMEOUT_S, check=False,
+            )  # fmt: skip
+            if ended.returncode:
+                self.failures.append(f"{standby} {fault}: {ended.stderr[-4000:]}")
+                return
+            sys.stdout.write(ended.stdout)  # seen with -s
+            with self._lock:
+                self._keep(standby, fault, json.loads(ended.stdout.splitlines()[-1]))
+
+    def _keep(self, standby: str, fault: str, found: dict[str, Any]) -> None:
+        """Written at once: should time run out, what was measured is there."""
+        before = self.kinds.get((standby, fault))
+        whole = self.kinds[standby, fault] = joined([before, found] if before is not None else [found])
+        self._report.add(f"faults_{standby}", **{f"{fault}_{standby}": whole})
+        self._report.write()
 
 
 def test_faults_under_load(report: Report) -> None:
@@ -46,44 +91,22 @@ def test_faults_under_load(report: Report) -> None:
     except (OverseerError, MissingDependency) as reason:
         pytest.skip(str(reason))
     report.device = cards[0].model
-    todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-    for fault in FAULTS:
-        for standby in STANDBYS:
-            todo.put((standby, fault))
-    done: dict[str, Any] = {}
-    failures: list[str] = []
-
-    def work(index: int) -> None:
-        while not failures:
-            try:
-                standby, fault = todo.get_nowait()
-            except queue.Empty:
-                return
-            words = ["--device", f"cuda:{index}", "--standby", standby, "--fault", fault, "--trials", str(TRIALS)]
-            ended = subprocess.run(
-                [sys.executable, "-m", "tests.hw.fault_trials", *words], cwd=ROOT, capture_output=True, text=True,
-                timeout=ONE_TIMEOUT_S, check=False,
-            )  # fmt: skip
-            if ended.returncode:
-                failures.append(f"{standby} {fault}: {ended.stderr[-4000:]}")
-                return
-            sys.stdout.write(ended.stdout)  # seen with -s: the report is written at the end only
-            done[f"{fault}_{standby}"] = json.loads(ended.stdout.splitlines()[-1])
-
-    threads = [threading.Thread(target=work, args=(card.index,)) for card in cards]
+    trials = Trials(report)
+    threads = [threading.Thread(target=trials.work, args=(card.index,)) for card in cards]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for standby in STANDBYS:
-        found = {name: one for name, one in done.items() if one["standby"] == standby}
-        report.add(f"faults_{standby}", cards=len(cards), trials_of_each=TRIALS, **found)
-    assert not failures, failures[0]
-    assert all(one["wrong"] == 0 and one["lost"] == [] for one in done.values())
+        report.add(f"faults_{standby}", cards=len(cards))
+    done = trials.kinds
+    assert not trials.failures, trials.failures[0]
+    assert done, "there was no time for any"
+    assert all((one["wrong"], one["lost"]) == (0, []) for one in done.values())
     if "H200" in report.device:
         late = {
-            name: one["recovered_ms"]
-            for name, one in done.items()
+            kind: one["recovered_ms"]
+            for kind, one in done.items()
             if one["recovered_ms"]["median"] > (FULL_MS if one["standby"] == "full" else COLD_MS)
         }
         assert not late, late
