@@ -12,16 +12,16 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from fabric.errors import DeadlineExceeded, Draining, Fate, QueueFull
+from fabric.errors import DeadlineExceeded, Draining, Fate
 from fabric.resident import any_refs
 from workers.batching import BatchLine, in_order
+from workers.bound import BoundLines
 from workers.card_memory import CardMemory
-from workers.desks import known_model
+from workers.desks import check_room, known_model
 from workers.expiry import Expiry
 from workers.job import Job, JobState
 from workers.placement import batch_desk, best_desk
 from workers.resident import Residents
-from workers.statistics import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,6 +58,7 @@ class Admission:  # mutable: the node's queue
         self._order = 0
         self._lined: dict[str, ModelQueue] = {}  # models with jobs in a line of their own
         self._in_lines = 0
+        self._bound = BoundLines()
         self._again_s = 0.0
         self._fed_s = 0.0
         # Entries of jobs that left early stay until they come up or are half of the heap.
@@ -92,9 +93,10 @@ class Admission:  # mutable: the node's queue
             if not self._waiting and ticket.line.lets_pass and not ticket.alone:
                 desk = batch_desk(self.desks, job.model, job.work_us, 0.0, now)
             if desk is None:
-                self._check_room(job.model, full=not ticket.alone and ticket.line.is_full(job.level))
+                full = not ticket.alone and ticket.line.is_full(job.level)
+                check_room(job.model, self._waiting, self._queue_max, full=full)
         elif self._waiting > self._in_lines or (desk := self._desk_for(job, now)) is None:
-            self._check_room(job.model)
+            check_room(job.model, self._waiting, self._queue_max)
         if named:
             job.uses = self.card_memory.claim(job, descriptors)
             job.body_bytes += sum(use.kept.nbytes for use in job.uses if not use.fills)  # it reads them all the same
@@ -115,7 +117,7 @@ class Admission:  # mutable: the node's queue
         ones are left for `expire`."""
         self._again_s = 0.0
         job = self._first(now)
-        if self._lined:
+        if self._lined or self._bound.waiting:
             self._fed_s = now
             return self._next_of_lines(job, now)
         if job is None:
@@ -201,7 +203,7 @@ class Admission:  # mutable: the node's queue
 
     def waiting_jobs(self) -> list[Job]:
         """All that wait, in no order."""
-        found = [job for _, _, job in self._line if job.state is JobState.QUEUED]
+        found = [job for _, _, job in self._line if job.state is JobState.QUEUED] + self._bound.jobs()
         for model in self._lined.values():
             found += model.line.jobs() if model.line is not None else ()
         return found
@@ -228,8 +230,9 @@ class Admission:  # mutable: the node's queue
         return None
 
     def _next_of_lines(self, single: Job | None, now: float) -> tuple[ExecutorDesk, list[Job]] | None:
-        for head in in_order(single, [model.line for model in self._lined.values()], now):
-            if head is single:
+        lines = [model.line for model in self._lined.values()]
+        for head in in_order(single, lines, now, self._bound.heads(now) if self._bound.waiting else []):
+            if head is single or head.only is not None:
                 desk = self._desk_for(head, now)
                 jobs = [head]
             else:
@@ -250,23 +253,16 @@ class Admission:  # mutable: the node's queue
             return desk, jobs
         return None
 
-    def _check_room(self, model: ModelQueue, *, full: bool = False) -> None:
-        if full or model.waiting >= model.queue_max:
-            told = f"{model.waiting} requests wait for model {model.name!r} already"
-        elif self._waiting >= self._queue_max:
-            told = f"{self._waiting} requests wait at this node already"
-        else:
-            return
-        model.tally.failed(REJECTED, 0.0)
-        raise QueueFull(f"{told}; try another node")
-
     def _enter(self, job: Job) -> None:
         self._waiting += 1
         self._queued_us += job.work_us
         job.model.waiting += 1
         self.tidy(_SPARE)
         ticket = job.ticket
-        if ticket is None or ticket.alone:
+        if job.only is not None:
+            self._in_lines += 1
+            self._bound.enter(job)
+        elif ticket is None or ticket.alone:
             heappush(self._line, (job.level, job.order, job))
         else:
             self._in_lines += 1
@@ -281,7 +277,10 @@ class Admission:  # mutable: the node's queue
         job.model.waiting -= 1
         job.state = JobState.OVER
         ticket = job.ticket
-        if ticket is not None and not ticket.alone:
+        if job.only is not None:
+            self._in_lines -= 1
+            self._bound.left()
+        elif ticket is not None and not ticket.alone:
             self._in_lines -= 1
             if not taken:
                 ticket.line.left(job)
@@ -295,6 +294,7 @@ class Admission:  # mutable: the node's queue
             self._line = [entry for entry in self._line if entry[2].state is JobState.QUEUED]
             heapify(self._line)
         self._expiry.tidy(self._waiting, spare)
+        self._bound.tidy(spare)
         for model in () if spare else self._lined.values():
             if model.line is not None:
                 model.line.tidy()

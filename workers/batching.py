@@ -205,9 +205,12 @@ class BatchLine:  # mutable: jobs come and go
         return f"<BatchLine {self.waiting} waiting in {len(self._buckets)} kinds, {self.in_flight} in flight>"
 
 
-def in_order(single: Job | None, lines: list[BatchLine | None], now: float) -> list[Job]:
-    """The first job of the common queue and those of each line's next batch, in the order in which they should go."""
-    found = [(single.level, single.order, single)] if single is not None else []
+def in_order(single: Job | None, lines: list[BatchLine | None], now: float, bound: list[Job]) -> list[Job]:
+    """The first job of the common queue, those of each line's next batch, and the first ones that are bound to some
+    executors, in the order in which they should go."""
+    found = [(job.level, job.order, job) for job in bound]
+    if single is not None:
+        found.append((single.level, single.order, single))
     for line in lines:
         head = line.head(now) if line is not None else None
         if line is not None and head is not None:

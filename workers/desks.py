@@ -12,11 +12,11 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from fabric.descriptors import rows_and_kind
-from fabric.errors import ModelBroken, UnknownModel
+from fabric.errors import ModelBroken, QueueFull, UnknownModel
 from workers.batching import Ticket
 from workers.job import JobState
 from workers.speed import ModelSpeed
-from workers.statistics import ModelTally
+from workers.statistics import REJECTED, ModelTally
 
 if TYPE_CHECKING:
     from workers.batching import BatchLine
@@ -80,6 +80,18 @@ def known_model(models: dict[str, ModelQueue], name: str) -> ModelQueue:
     if model.refused:
         raise ModelBroken(f"model {name!r} cannot be served here: {model.refused}")
     return model
+
+
+def check_room(model: ModelQueue, waiting: int, queue_max: int, *, full: bool = False) -> None:
+    """Raises QueueFull where no more may wait for a model (its own line may be `full`), or at the node."""
+    if full or model.waiting >= model.queue_max:
+        told = f"{model.waiting} requests wait for model {model.name!r} already"
+    elif waiting >= queue_max:
+        told = f"{waiting} requests wait at this node already"
+    else:
+        return
+    model.tally.failed(REJECTED, 0.0)
+    raise QueueFull(f"{told}; try another node")
 
 
 class ExecutorDesk:  # mutable: what one executor has in hand
