@@ -85,7 +85,9 @@ class ExecutorFacts:
     """One executor of a node now. `generation` counts its processes, the standby's too; `pid` is the one at work, 0
     while there is none; `state` is the sentinel's word, `ready` says whether it takes work. `card` is the UUID of its
     GPU, empty on a processor. The process has registered callers' memory with the GPU `registrations` times, and
-    `pinned_bytes` of it are now, as of a tenth of a second ago."""
+    `pinned_bytes` of it are now, as of a tenth of a second ago. Of ensembles that are on several executors it has given
+    the next ones `passed_card_bytes` in memory of its card and `passed_host_bytes` in the host's; `passed_fallbacks`
+    times what could have gone from card to card did not."""
 
     number: int
     device: str
@@ -98,6 +100,9 @@ class ExecutorFacts:
     pid: int = 0
     registrations: int = 0
     pinned_bytes: int = 0
+    passed_card_bytes: int = 0
+    passed_host_bytes: int = 0
+    passed_fallbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

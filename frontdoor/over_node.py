@@ -107,6 +107,24 @@ class NodeEngine:  # mutable: owns a session
                 counts=True,
             ),
             gauge("pinned_bytes", "Callers' memory registered with its GPU", [each.pinned_bytes for each in executors]),
+            gauge(
+                "passed_card_bytes",
+                "What steps of ensembles have given the next executor's in memory of this one's GPU",
+                [each.passed_card_bytes for each in executors],
+                counts=True,
+            ),
+            gauge(
+                "passed_host_bytes",
+                "What steps of ensembles have given the next executor's in the host's memory",
+                [each.passed_host_bytes for each in executors],
+                counts=True,
+            ),
+            gauge(
+                "passed_fallbacks",
+                "Times that what could have gone from GPU to GPU went by way of the host's memory",
+                [each.passed_fallbacks for each in executors],
+                counts=True,
+            ),
             memory("total", "Memory of the GPU", [each.card_bytes for each in cards.values()]),
             memory("used", "Memory of the GPU in use", [each.card_used_bytes for each in cards.values()]),
         )

@@ -17,7 +17,7 @@ from fabric.resident import any_refs
 from workers.batching import BatchLine, in_order
 from workers.bound import BoundLines
 from workers.card_memory import CardMemory
-from workers.desks import check_room, known_model
+from workers.desks import check_room, known_model, next_leg
 from workers.expiry import Expiry
 from workers.job import Job, JobState
 from workers.placement import batch_desk, best_desk
@@ -53,14 +53,11 @@ class Admission:  # mutable: the node's queue
         self.on_change: Callable[[int], None] | None = None
         """Told the client of each job that comes or is over."""
         self._queue_max = queue_max
-        self._waiting = 0
-        self._queued_us = 0
-        self._order = 0
+        self._waiting = self._queued_us = self._order = 0
         self._lined: dict[str, ModelQueue] = {}  # models with jobs in a line of their own
         self._in_lines = 0
         self._bound = BoundLines()
-        self._again_s = 0.0
-        self._fed_s = 0.0
+        self._again_s = self._fed_s = 0.0
         # Entries of jobs that left early stay until they come up or are half of the heap.
         self._line: list[tuple[int, int, Job]] = []
         self._expiry = Expiry()
@@ -120,10 +117,7 @@ class Admission:  # mutable: the node's queue
         if self._lined or self._bound.waiting:
             self._fed_s = now
             return self._next_of_lines(job, now)
-        if job is None:
-            return None
-        desk = self._desk_for(job, now)
-        if desk is None:
+        if job is None or (desk := self._desk_for(job, now)) is None:
             return None
         heappop(self._line)
         self._leave(job)
@@ -143,11 +137,12 @@ class Admission:  # mutable: the node's queue
             job.ticket = None  # their descriptors were read for the old line; they run by themselves
             self._enter(job)
 
-    def put_back(self, job: Job, *, alone: bool = False) -> None:
-        """A job that an executor had in hand waits again, at its old place, whatever the bounds. It runs `alone` where
-        it ran in a batch that its executor died of."""
+    def put_back(self, job: Job, *, alone: bool = False, later: ModelQueue | None = None) -> None:
+        """A job that an executor had in hand waits again, at its old place, whatever the bounds: to run `alone` after a
+        batch that its executor died of, or for the `later` leg of its ensemble."""
         job.state = JobState.QUEUED
         self._landed(job)
+        self.outstanding_us += next_leg(job, later)
         if alone:
             assert job.ticket is not None, "it ran in a batch"
             job.ticket.alone = job.ticket.died_with_others = True
@@ -177,6 +172,7 @@ class Admission:  # mutable: the node's queue
 
     def _end(self, job: Job) -> None:
         job.state = JobState.OVER
+        job.end_legs()
         if job.uses:
             self.residents.ended(job.uses)
             job.uses = ()

@@ -63,12 +63,14 @@ class _Bucket:  # mutable: the jobs of one kind
 class BatchLine:  # mutable: jobs come and go
     """The waiting jobs of one model, by kind. Every job in it has a ticket."""
 
-    __slots__ = ("_buckets", "_levels", "config", "in_flight", "waiting")
+    __slots__ = ("_buckets", "_levels", "config", "held_back", "in_flight", "waiting")
 
     def __init__(self, config: Batching) -> None:
         self.config = config
         self.waiting = 0
         self.in_flight = 0
+        self.held_back = False
+        """Nothing goes now: what went before is not far enough on."""
         self._buckets: dict[bytes, _Bucket] = {}
         self._levels: dict[int, int] = {}
 
@@ -76,7 +78,8 @@ class BatchLine:  # mutable: jobs come and go
     def lets_pass(self) -> bool:
         """Whether a job need not wait here for others, if an executor is free and nothing waits."""
         config = self.config
-        return not (self.waiting or config.queue_delay_max_us or (config.ordered and self.in_flight))
+        waits = self.waiting or self.held_back or config.queue_delay_max_us
+        return not (waits or (config.ordered and self.in_flight))
 
     def is_full(self, level: int) -> bool:
         """Whether no more of a level may wait."""
@@ -123,7 +126,7 @@ class BatchLine:  # mutable: jobs come and go
 
     def due_s(self) -> float | None:
         """When a batch may go; the past where one may now, None where nothing waits, or what runs must end first."""
-        if not self.waiting or (self.config.ordered and self.in_flight):
+        if not self.waiting or self.held_back or (self.config.ordered and self.in_flight):
             return None
         if self.config.ordered:
             return self._due_s(self._first(self._buckets.values()))
@@ -132,7 +135,7 @@ class BatchLine:  # mutable: jobs come and go
     def head(self, now: float) -> Job | None:
         """The first job of the batch that would go now."""
         due = [bucket for bucket in self._buckets.values() if self._due_s(bucket) <= now]
-        if not due or (self.config.ordered and self.in_flight):
+        if not due or self.held_back or (self.config.ordered and self.in_flight):
             return None
         if self.config.ordered:
             first = self._first(self._buckets.values())

@@ -12,13 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, QueueFull
-from workers.handover import KEPT, LEADS, RAN
+from workers.handover import KEPT, LEADS, RAN, Spent
 from workers.statistics import BACKEND, OTHER
 
 if TYPE_CHECKING:
     from fabric.errors import OverspillError
     from workers.desks import ExecutorDesk
-    from workers.handover import Spent
     from workers.job import Job
     from workers.sentinel import Suspects
 
@@ -51,16 +50,36 @@ def too_late(job: Job, now: float) -> OverspillError:
 
 def learn(job: Job, flags: int, spent: Spent, now: float, desk: ExecutorDesk | None) -> None:
     """Counts a finished job, and learns from it how long its model takes, and this executor where there are several."""
-    model = job.model
+    model, before = job.model, job.spent
     if not flags & KEPT:
         model.tally.failed(BACKEND if flags & RAN else OTHER, now - job.arrived_s)
         return
-    share_us, known_us = spent.compute_us, model.speed.known_us(job.body_bytes)
+    known_us = model.speed.known_us(job.body_bytes)
+    share_us = spent.compute_us
     if spent.rows == spent.batch_rows:
         model.speed.ran(job.body_bytes, share_us)
     else:
         share_us = share_us * spent.rows // spent.batch_rows
         model.speed.ran_in_batch(job.body_bytes, share_us, spent.compute_us)
-    model.tally.ran(spent, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
+    in_all = spent if before is None else together(before, spent)
+    model.tally.ran(in_all, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
     if desk is not None and known_us:  # a guess tells nothing about an executor
         desk.learn(model.name, share_us, known_us)
+
+
+def leg_ran(job: Job, spent: Spent, desk: ExecutorDesk | None) -> None:
+    """The same of a leg of an ensemble that is not its last."""
+    speed, before = job.model.speed, job.spent
+    known_us = speed.known_us(job.body_bytes)
+    speed.ran(job.body_bytes, spent.compute_us)
+    if desk is not None and known_us:
+        desk.learn(job.model.name, spent.compute_us, known_us)
+    job.spent = spent if before is None else together(before, spent)
+
+
+def together(before: Spent, after: Spent) -> Spent:
+    """What two legs of one request took."""
+    return Spent(
+        before.compute_us + after.compute_us, before.queue_us + after.queue_us, before.input_us + after.input_us,
+        before.output_us + after.output_us, after.rows, after.batch_rows,
+    )  # fmt: skip

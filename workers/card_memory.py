@@ -154,6 +154,11 @@ class CardMemory:  # mutable: a table
             if desks is not None and desks != region.desks:
                 raise InvalidArgument("the request names memory on two cards; keep all of one request on one card")
             desks = region.desks
+            if job.model.leg is not None:
+                raise InvalidArgument(
+                    f"ensemble {job.model.name!r} is on several executors, so that it takes no memory on a card; send"
+                    " its tensors themselves"
+                )
             if job.model.holders is not None and not desks & job.model.holders:
                 raise InvalidArgument(
                     f"model {job.model.name!r} is on no executor of GPU {region.card.index} ({region.card.uuid}), where"

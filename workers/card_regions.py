@@ -121,6 +121,8 @@ class CardRegions:  # mutable: opens and closes
 class CardTargets:  # mutable: an output is written by the model or copied, once
     """Where the outputs of one request go. Raises InvalidArgument where that is not open."""
 
+    reserves = True
+
     __slots__ = ("_places", "_regions")
 
     def __init__(self, regions: CardRegions, targets: tuple[Target, ...]) -> None:

@@ -105,7 +105,8 @@ class NodeCards:  # mutable: owns the watcher
             else:
                 free = seat.cards.free_bytes(card.uuid) if seat.cards is not None else 0
                 name = word if seat.standby is StandbyKind.OFF else f"{word} beside its standby ({seat.standby.value})"
-                found.append(Spot(number, name, card.model, card.memory_bytes, _left_by_standby(free, seat.standby)))
+                left = _left_by_standby(free, seat.standby)
+                found.append(Spot(number, name, card.model, card.memory_bytes, left, card.index))
         return tuple(found)
 
     def listen(self, shells: tuple[ExecutorShell, ...]) -> None:

@@ -11,6 +11,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections import deque
@@ -19,12 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fabric.local.sockets import close_all, receive_now, send_now, seqpacket_pair
+from fabric.local.sockets import close_all, receive_now, receive_with_descriptors, send_now, seqpacket_pair
 from workers.device import FAKE_UUID
 from workers.handover import SharedPage
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator, Sequence
 
     from fabric.local.reactor import Reactor
@@ -61,22 +61,25 @@ class Settings:
     """The file of fault classes; empty for the shipped one."""
     inject: str = ""
     """What to break on purpose, see `workers/inject.py`."""
+    parcels_fd: int = -1
+    """Where it sends the memory of what goes between two steps."""
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Settings:
         """Reads the command line."""
-        node_fd, page_fd, parent_pid, node_epoch, generation, threads, pinned_bytes_max = map(int, words[:7])
-        models, device, faults, inject = words[7:11]
+        numbers = map(int, words[:8])
+        node_fd, page_fd, parent_pid, node_epoch, generation, threads, pinned_bytes_max, parcels_fd = numbers
+        models, device, faults, inject = words[8:12]
         return cls(
             node_fd, page_fd, parent_pid, node_epoch, generation, threads, models, device, pinned_bytes_max, faults,
-            inject,
+            inject, parcels_fd,
         )  # fmt: skip
 
     def words(self) -> list[str]:
         """The command line that `of` reads."""
         numbers = (
             self.node_fd, self.page_fd, self.parent_pid, self.node_epoch, self.generation, self.threads,
-            self.pinned_bytes_max,
+            self.pinned_bytes_max, self.parcels_fd,
         )  # fmt: skip
         return [*map(str, numbers), self.models, self.device, self.faults, self.inject]
 
@@ -137,12 +140,16 @@ class Child:  # mutable: alive, then reaped and closed
             undo.callback(self.page.close)
             self.sock, theirs = seqpacket_pair()
             undo.callback(self.sock.close)
-            with theirs, closing_last(theirs) as node_fd:
-                full = replace(settings, node_fd=node_fd, page_fd=self.page.fd, parent_pid=os.getpid())
+            self.parcels, giving = seqpacket_pair()
+            undo.callback(self.parcels.close)
+            with theirs, giving, closing_last(theirs) as node_fd:
+                full = replace(
+                    settings, node_fd=node_fd, page_fd=self.page.fd, parent_pid=os.getpid(), parcels_fd=giving.fileno()
+                )
                 self._process = subprocess.Popen(  # noqa: S603 - our own module
                     [*python_module("workers.executor"), *full.words()],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(full.node_fd, full.page_fd),
+                    pass_fds=(full.node_fd, full.page_fd, full.parcels_fd),
                     env=child_environment(settings.threads, settings.device),
                     start_new_session=True,  # a Ctrl-C at the node's terminal is the node's to handle
                 )
@@ -167,6 +174,19 @@ class Child:  # mutable: alive, then reaped and closed
             self._outbox.append((message, tuple(os.dup(each) for each in descriptors)))
         except OSError:  # out of descriptors: it would miss a word, so that its tasks must go to another generation
             self.kill()
+
+    def take_parcel(self, number: int, count: int) -> tuple[int, ...]:
+        """The descriptors of one parcel, which it sent before it spoke of it. Raises ProtocolError where there are not
+        so many."""
+        word, descriptors = number.to_bytes(8, "little"), tuple[int, ...]()
+        with suppress(OSError):
+            while count and word:
+                sent, descriptors = receive_with_descriptors(self.parcels, count, socket.MSG_DONTWAIT)
+                if sent == word:
+                    break
+                close_all(descriptors)  # of one that nobody waits for any more
+                descriptors = ()
+        return descriptors
 
     def kill(self) -> None:
         """Kills the process, if it still lives."""
@@ -206,6 +226,7 @@ class Child:  # mutable: alive, then reaped and closed
         self._outbox.clear()
         self._reactor.remove(self.sock.fileno())
         self.sock.close()
+        self.parcels.close()
         os.close(self.pidfd)
         self.page.close()
 

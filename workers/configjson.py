@@ -105,8 +105,9 @@ def json_of_config(config: ModelConfig) -> str:
         "parameters": {key: {"string_value": value} for key, value in config.parameters},
     }
     if config.instances.count:  # without it every executor has one, and a load with this configuration means the same
-        group = {"name": f"{config.name}_0", "kind": config.instances.kind, "count": config.instances.count}
-        facts["instance_group"] = [group]
+        own = config.instances
+        group: dict[str, Any] = {"name": f"{config.name}_0", "kind": own.kind, "count": own.count}
+        facts["instance_group"] = [group | ({"gpus": list(own.gpus)} if own.gpus else {})]
     if config.cuda_graphs:
         facts["optimization"] = {"cuda": {"graphs": True}}
     if config.decoupled:

@@ -189,6 +189,8 @@ def _facts_of(shell: ExecutorShell) -> ExecutorFacts:
     if shell.pid:
         page = shell.lives[0].child.page
         facts = replace(facts, pid=shell.pid, registrations=page.registered, pinned_bytes=page.pinned_bytes)
+        card, host, fallbacks = page.passed_on
+        facts = replace(facts, passed_card_bytes=card, passed_host_bytes=host, passed_fallbacks=fallbacks)
     if seat.card is None or seat.cards is None:
         return facts
     whole, free = seat.card.memory_bytes, seat.cards.free_bytes(seat.card.uuid)

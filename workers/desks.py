@@ -21,6 +21,7 @@ from workers.statistics import REJECTED, ModelTally
 if TYPE_CHECKING:
     from workers.batching import BatchLine
     from workers.job import Job
+    from workers.legs import Leg
 
 IN_HAND_MAX: Final = 8
 IN_HAND_WORK_US: Final = 1000
@@ -41,8 +42,8 @@ class ModelQueue:  # mutable: counts what waits
     """One model's place in the node: its bound, its speed, what it has done, and why it is refused, if it is."""
 
     __slots__ = (
-        "execution_timeout_s", "holders", "idempotent", "line", "name", "queue_max", "refused", "speed", "tally",
-        "waiting",
+        "between", "between_bytes", "between_max", "execution_timeout_s", "holders", "idempotent", "leg", "legs",
+        "line", "name", "queue_max", "refused", "speed", "tally", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, name: str, queue_max: int, execution_timeout_s: float | None, *, idempotent: bool) -> None:
@@ -58,6 +59,24 @@ class ModelQueue:  # mutable: counts what waits
         """Where its requests wait by themselves: to run together, or because not every executor has the model."""
         self.holders: frozenset[int] | None = None
         """The executors that have it, by number; None where all do."""
+        self.leg: Leg | None = None
+        """Of an ensemble in legs: which steps of it this is the queue for, the first leg's being the ensemble's own."""
+        self.legs: tuple[ModelQueue, ...] = ()
+        """The queues of an ensemble's later legs."""
+        self.whole: ModelQueue | None = None
+        """The ensemble that this is a later leg of."""
+        self.between = self.between_max = self.between_bytes = 0
+        """How many of its requests are past the first leg, and at most; what they may take on each card."""
+
+    def is_of(self, other: ModelQueue) -> bool:
+        """Whether it is that queue, or one of its later legs."""
+        return self is other or self.whole is other
+
+    def goes_on(self, more: int) -> None:
+        """So many more requests are past the first leg, which waits while they are too many."""
+        self.between += more
+        if self.line is not None:
+            self.line.held_back = self.between >= self.between_max
 
     def line_up(self, job: Job, descriptors: bytes, priority: int) -> None:
         """Gives a job its place in the model's own line, by its request's descriptors and priority."""
@@ -80,6 +99,23 @@ def known_model(models: dict[str, ModelQueue], name: str) -> ModelQueue:
     if model.refused:
         raise ModelBroken(f"model {name!r} cannot be served here: {model.refused}")
     return model
+
+
+def next_leg(job: Job, later: ModelQueue | None) -> int:
+    """A job is about to wait for its next leg, if any; gives by how much that leg's work is more than that of the one
+    that has run."""
+    if later is None:
+        return 0
+    whole, line = later.whole, later.line
+    assert whole is not None, "a later leg is one of an ensemble"
+    assert line is not None, "and waits in a line of its own"
+    if job.model is whole:
+        whole.goes_on(1)
+    job.model = later
+    before_us, job.work_us = job.work_us, later.speed.estimate_us(job.body_bytes)
+    job.ticket = Ticket(line, 1, b"")
+    job.ticket.expires_s = inf
+    return job.work_us - before_us
 
 
 def check_room(model: ModelQueue, waiting: int, queue_max: int, *, full: bool = False) -> None:

@@ -61,6 +61,15 @@ class DeviceFault(Enum):
     OUT_OF_MEMORY = "oom"
 
 
+class Shared(NamedTuple):
+    """Memory of a card that other processes can be given: where it is mapped here, how long it is (more than was asked
+    for), and the descriptor it is given by. It lives as long as any descriptor or mapping of it, whoever made it."""
+
+    address: int
+    nbytes: int
+    fd: int
+
+
 class Device(Protocol):
     """A card with a context of this process on it. Every method may raise DeviceError, from one thread only."""
 
@@ -94,6 +103,24 @@ class Device(Protocol):
 
     def cause(self, fault: DeviceFault) -> None:
         """Breaks something on purpose and returns; what follows is seen by `settle`."""
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of memory of the card, for this process alone."""
+
+    def free(self, address: int) -> None:
+        """Gives back what `allocate` gave; nothing may use it any more."""
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copies on the card, or from one that shares memory to it. It is done when `settle` has returned."""
+
+    def share(self, nbytes: int) -> Shared:
+        """Memory of the card that other processes can be given. The descriptor is the caller's."""
+
+    def attach(self, fd: int, nbytes: int) -> int:
+        """Maps what another process shares, for reading; `nbytes` as it says. The descriptor stays the caller's."""
+
+    def detach(self, address: int, nbytes: int) -> None:
+        """Unmaps what `share` or `attach` has mapped; no copy may be under way."""
 
 
 class Holder(NamedTuple):
@@ -242,6 +269,6 @@ def open_overseer(kind: str, where: str) -> Overseer:
         from workers.cuda.nvml import Nvml
 
         return Nvml()
-    from workers.cuda.fake import FakeOverseer
+    from workers.cuda.fake_cards import FakeOverseer
 
     return FakeOverseer(where)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fabric.layout import Layout, TensorSpec
-    from workers.backends.base import Backend
+    from workers.backends.base import Backend, Targets
+    from workers.card_rooms import CardRooms
     from workers.handover import Loaded
     from workers.held import HeldResidents
     from workers.modelconfig import ModelConfig
@@ -77,15 +78,15 @@ class LoadedModel:  # mutable: plans are added as requests come
 
     def __init__(
         self, config: ModelConfig, threads: int, *, on_gpu: bool = False,
-        find: Callable[[str], LoadedModel | None] = nobody,
+        find: Callable[[str], LoadedModel | None] = nobody, rooms: CardRooms | None = None,
     ) -> None:  # fmt: skip
         self.config = config
-        self.backend: Backend = open_backend(config, threads, on_gpu=on_gpu, find=find)
+        self.backend: Backend = open_backend(config, threads, on_gpu=on_gpu, find=find, rooms=rooms)
         self._inputs = {decl.name: decl for decl in config.inputs}
         self.declared = Declared(config.name, config.outputs)
         self._private = config.parameter("inputs_private", "auto")
         self._refuse_nan = config.flag("refuse_nan")
-        self._reads_cards = bool(getattr(self.backend, "reads_cards", False))
+        self.reads_cards = bool(getattr(self.backend, "reads_cards", False))
         self._plans: dict[bytes, Plan] = {}
 
     def warm_up(self) -> tuple[int, ...]:
@@ -145,7 +146,7 @@ class LoadedModel:  # mutable: plans are added as requests come
         if not plan.targets:
             return self.run_on(inputs, reply, began)
         targets = CardTargets(regions_of(held), plan.targets)
-        run = self.run_on(inputs, reply, began, targets if self._reads_cards else None)
+        run = self.run_on(inputs, reply, began, targets if self.reads_cards else None)
         targets.store(run.layout, memoryview(run.aside) if run.aside is not None else reply)
         return run
 
@@ -161,7 +162,7 @@ class LoadedModel:  # mutable: plans are added as requests come
                 f"there is no memory to copy the inputs of model {name!r} now; send less at once, or use another node"
             ) from None
 
-    def run_on(self, inputs: Inputs, reply: memoryview, began: int, targets: CardTargets | None = None) -> Run:
+    def run_on(self, inputs: Inputs, reply: memoryview, began: int, targets: Targets | None = None) -> Run:
         """The same for inputs that were made since `began`, in nanoseconds of the monotonic clock. A model that writes
         to cards finds there where its `targets` are."""
         outputs = Outputs(self.declared, reply, targets)
@@ -197,7 +198,7 @@ class LoadedModel:  # mutable: plans are added as requests come
         places = dict(zip((spec.name for spec in layout.specs), layout.offsets, strict=True))
         rows = specs[0].shape[0] if self.config.max_batch_size else 1
         steps = tuple(self._step(sent[name], places[name]) for name in self._inputs)
-        on_card = tuple(step for step in steps if step.lies_on_card and not step.private and self._reads_cards)
+        on_card = tuple(step for step in steps if step.lies_on_card and not step.private and self.reads_cards)
         carried = tuple(step for step in steps if step.resident and not step.referred and step not in on_card)
         rest = tuple(step for step in steps if step not in on_card)
         return Plan(rest, layout.body_bytes, rows, carried, on_card, targets)

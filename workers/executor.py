@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.errors import (
     DeadlineExceeded,
-    DuplicateRequest,
     Fate,
     MissingDependency,
     ModelFailed,
@@ -56,6 +55,7 @@ from workers.handover import (
 )
 from workers.held import HeldResidents
 from workers.keep import KeptReply, ReplyKeep
+from workers.legrun import DESCRIPTORS_MAX, LEG_WORDS, Legs
 from workers.lifeline import end_with
 from workers.shelf import Shelf
 from workers.station import BrokenDevice, Station
@@ -63,6 +63,7 @@ from workers.streams import Streams, check_asked
 
 if TYPE_CHECKING:
     from workers.execution import LoadedModel
+    from workers.legrun import Leg
 
 HEARTBEAT_S: Final = 0.1
 LAPSE_NS: Final = 5_000_000_000
@@ -80,9 +81,12 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._keep = ReplyKeep()
         self._tracebacks = Tracebacks(sys.stderr)
         on_gpu = settings.device.startswith("cuda:")
-        self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks, on_gpu=on_gpu)
         self._lapse_at_ns = 0
         self._station = Station(settings)
+        rooms = self._station.rooms
+        self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks, on_gpu=on_gpu, rooms=rooms)
+        self._legs = Legs(rooms, self._tell, settings.parcels_fd, self._page)
+        self._leg: Leg | None = None
         self._held = HeldResidents(CardRegions(self._station, self._tell))
         self._batch: list[Member] = []
         self._chain: LoadedModel | None = None
@@ -93,7 +97,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         """Runs until the node says exit or is gone."""
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         while True:
-            message, descriptors = receive_with_descriptors(self._node)
+            message, descriptors = receive_with_descriptors(self._node, DESCRIPTORS_MAX)
             magic = message[:MAGIC_BYTES]
             if magic == TASK_MAGIC:
                 self._task(message)
@@ -124,20 +128,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             self._streams.leave(control.number)
             self._station.forget(control.number)
             del self._arenas[control.number]
-        elif control.word in {"resident", "fill"}:
-            digest, whole = bytes.fromhex(control.digest), control.word == "resident"
-            self._held.give(control.number, digest, control.nbytes, descriptors[0], whole=whole)
-        elif control.word == "let_go":
-            self._held.forget(control.number)
-        elif control.word == "check":
-            self._station.look()
-        elif control.word == "probe":
-            self._station.look(probe=True)
-            self._tell(Control("probed"))
-        elif control.word == "prepare":
-            self._station.prepare(control.models)
-            self._tell(Control("prepared"))
-        else:
+        elif control.word in LEG_WORDS:
+            self._legs.take(control, descriptors)
+        elif not self._held.take(control, descriptors) and not self._station.take(control, self._tell):
             self._shelf.take(control, descriptors)
         return control.word != "exit"
 
@@ -179,7 +172,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         began_ns = time.monotonic_ns()
         if member is None or not member.has_run:
             self._page.began(task.task_no, began_ns)
-        kept, flags, spent = None, 0, NOTHING_SPENT
+        kept, flags, spent, self._leg = None, 0, NOTHING_SPENT, self._legs.begin()
         failure: OverspillError | None = None
         try:
             if task.flags & RESEND:
@@ -187,6 +180,9 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             else:
                 if member is None or not member.has_run:
                     kept, in_slot, spent = self._run(task, request, began_ns)
+                    if self._legs.pass_on(self._leg, task.task_no, spent, self._node):
+                        self._ended()
+                        return
                 else:
                     run, spent = member.run(), member.spent
                     kept, in_slot = kept_reply(task.tenant_no, run, member.slot, began_ns), run.aside is None
@@ -197,6 +193,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 flags = RAN | KEPT | LEADS if member is None or member.leads else RAN | KEPT
         except OverspillError as error:
             kept, failure = None, error
+            self._legs.failed(self._leg, self._shelf.models.get(request.model), error)
             if isinstance(error, ResourceExhausted):
                 self._station.make_room()
             final = self._finals.error(task, request, error)
@@ -210,10 +207,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         if kept is not None:
             self._keep.put(request.client_id, request.request_no, kept)
         self._node.send(pack_done(flags, task.task_no, spent) + final)
-        if self._chain is not None:
-            self._tell(Control("stepped", loaded=self._chain.take_steps()))
-            self._chain = None
-        self._page.ended()
+        self._ended()
         if failure is not None:
             self._tell_author(request, failure)
             failure = None  # its traceback holds this frame: without this line, a circle
@@ -221,6 +215,12 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             self._lapse_at_ns = began_ns + LAPSE_NS
             self._keep.lapse(began_ns / 1e9)
             self._streams.lapse(began_ns)
+
+    def _ended(self) -> None:
+        if self._chain is not None:
+            self._tell(Control("stepped", loaded=self._chain.take_steps()))
+            self._chain = None
+        self._page.ended()
 
     def _tell_author(self, request: RequestFrame, failure: OverspillError) -> None:
         """What the caller got one sentence of, the model's author finds in the node's log with its traceback."""
@@ -264,13 +264,18 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 check_asked(model, streaming=self._streaming)
                 given = model.inputs_of(plan, inputs, body_at, self._held)
                 run = self._streams.first(model, given, request, task.tenant_no, slot, began_ns)
+            elif self._leg is not None:
+                given = model.inputs_of(plan, inputs, body_at, self._held)
+                run = self._legs.run(self._leg, model, given, slot, began_ns)
             else:
                 run = model.run(plan, inputs, body_at, slot, self._held)
         finally:
             self._station.end()  # good or bad: an answer of a broken context must not leave this process
-        queue_us = max(0, began_ns - task.arrived_ns) // 1000
+        kept, before_us = kept_reply(task.tenant_no, run, slot, began_ns), self._leg.before_us if self._leg else 0
+        kept.compute_us += before_us
+        queue_us = max(0, (began_ns - task.arrived_ns) // 1000 - before_us)
         spent = Spent(run.compute_us, queue_us, run.input_us, run.output_us, plan.rows, plan.rows)
-        return kept_reply(task.tenant_no, run, slot, began_ns), run.aside is None, spent
+        return kept, run.aside is None, spent
 
     def _again(self, task: Task, request: RequestFrame) -> tuple[bytes, int]:
         """Sends a kept reply once more, into the slot that is asked for now."""
@@ -278,14 +283,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         if self._streams.any and (answer := self._streams.again(task, request, slot)) is not None:
             return answer
         kept = self._keep.find(request.client_id, request.request_no)
-        if kept is None:
-            raise DuplicateRequest(
-                f"request {request.request_no} ran and its reply is no longer kept; it did not run again"
-            )
-        if len(kept.memory) > len(slot):
-            return self._finals.too_large(task, request, len(kept.memory)), KEPT
-        slot[: len(kept.memory)] = kept.memory
-        return self._finals.reply(task, request, kept, 0), KEPT
+        return self._finals.again(task, request, kept, slot), KEPT
 
 
 def main() -> None:

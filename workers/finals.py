@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fabric.errors import InvalidArgument, ModelFailed, OverspillError, ReplyTooLarge
+from fabric.errors import DuplicateRequest, InvalidArgument, ModelFailed, OverspillError, ReplyTooLarge
 from fabric.frame import NO_SLOT, ErrorFrame, ReplyFrame, RequestFrame, encode_error, encode_reply
 from workers.keep import KeptReply
 
@@ -50,6 +50,18 @@ class Finals:
             return encode_reply(frame)
         except InvalidArgument as error:  # it is the model that gave so many names and shapes
             raise ModelFailed(f"the reply of model {request.model!r} cannot travel: {error}") from None
+
+    def again(self, task: Task, request: RequestFrame, kept: KeptReply | None, slot: memoryview) -> bytes:
+        """The frame of a reply that is kept, which is written to the slot first. Raises DuplicateRequest where none is
+        kept."""
+        if kept is None:
+            raise DuplicateRequest(
+                f"request {request.request_no} ran and its reply is no longer kept; it did not run again"
+            )
+        if len(kept.memory) > len(slot):
+            return self.too_large(task, request, len(kept.memory))
+        slot[: len(kept.memory)] = kept.memory
+        return self.reply(task, request, kept, 0)
 
     def too_large(self, task: Task, request: RequestFrame, needed_bytes: int) -> bytes:
         """The frame that asks for a larger slot."""

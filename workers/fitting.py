@@ -18,6 +18,7 @@ from fabric.errors import ModelBroken, ResourceExhausted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from workers.legs import Leg
     from workers.modelconfig import ModelConfig
 
 _BYTES: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)", re.IGNORECASE)
@@ -28,19 +29,21 @@ REQUIRES: Final = "gpu, cpu, card=NAME, or memory>=SIZE"
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One executor as a place for models: its name, its card's model and memory (empty and 0 on a processor), and how
-    much of that nobody holds."""
+    """One executor as a place for models: its name, its card's model, memory and number (empty, 0 and -1 on a
+    processor), and how much of that memory nobody holds."""
 
     number: int
     name: str
     card: str = ""
     memory_bytes: int = 0
     free_bytes: int = 0
+    index: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Where a model goes: the numbers of executors, and why it does not go to others, if there are such."""
+    """Where a model goes: the numbers of executors, and why it does not go to others, if there are such. `legs`, if
+    any, are the parts of an ensemble that no executor has all steps of."""
 
     numbers: frozenset[int]
     refused: str = ""
@@ -48,6 +51,7 @@ class Fit:
     """Of each instance."""
     hosted: int = 0
     """Instances on processors, whose memory is the host's."""
+    legs: tuple[Leg, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ def _unfit(config: ModelConfig, spot: Spot) -> str:
         return "has instance_group kind KIND_GPU"
     if kind == "KIND_CPU" and spot.card:
         return "has instance_group kind KIND_CPU"
+    if config.instances.gpus and spot.index not in config.instances.gpus:
+        return f"has instance_group gpus {list(config.instances.gpus)}"
     for term in filter(None, (term.strip() for term in config.parameter("requires").split(","))):
         least = _LEAST.fullmatch(term)
         if term == "gpu":

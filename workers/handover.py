@@ -40,6 +40,8 @@ RAN: Final = 4
 """Flag of an answer: the model's code ran, so `compute_us` says how long."""
 LEADS: Final = 8
 """Flag of an answer: it counts the run. All requests but one of a batch come without it."""
+PASSED: Final = 16
+"""Flag of an answer: it is none, but a leg of an ensemble has run, and what follows says what it gives to the next."""
 _U32_MAX: Final = 0xFFFF_FFFF
 _GARBLED: Final = "wrote what is no message to its node; look which of its models writes to descriptors of others"
 
@@ -58,14 +60,7 @@ class Task:  # mutable: made for each request, see fabric/frame_values.py
     load: Load
 
     def __init__(
-        self,
-        flags: int,
-        task_no: int,
-        tenant_no: int,
-        socket_no: int,
-        arrived_ns: int,
-        deadline_ns: int,
-        load: Load,
+        self, flags: int, task_no: int, tenant_no: int, socket_no: int, arrived_ns: int, deadline_ns: int, load: Load
     ) -> None:
         self.flags = flags
         self.task_no = task_no
@@ -117,13 +112,7 @@ class Spent:  # mutable: made for each request, see fabric/frame_values.py
     batch_rows: int
 
     def __init__(
-        self,
-        compute_us: int,
-        queue_us: int,
-        input_us: int,
-        output_us: int,
-        rows: int,
-        batch_rows: int,
+        self, compute_us: int, queue_us: int, input_us: int, output_us: int, rows: int, batch_rows: int
     ) -> None:
         self.compute_us = compute_us
         self.queue_us = queue_us
@@ -174,8 +163,9 @@ class Control:
 
     Node to executor: `load` (models to load), `arena` and `socket` (a tenant's, by number), `forget` (a tenant),
     `hang_up` (a socket), `resident` (one by number, its name and bytes), `fill` (the same, empty), `let_go` (of a
-    resident), `exit`. Executor to node: `loading` (the model it is at), `ready` (what became of each), `filled` (a
-    resident, which is what its name says).
+    resident), `parcel` and `leg` (for the next task: `workers/legwords.py`), `returned` (bytes of parcels), `exit`. The
+    other way: `loading` (the model it is at), `ready` (what became of each), `filled` (a resident, which is what its
+    name says), `reached` and `unreachable` (an executor's card, by number).
     """
 
     word: str
@@ -184,22 +174,23 @@ class Control:
     loaded: tuple[Loaded, ...] = ()
     digest: str = ""
     nbytes: int = 0
+    text: str = ""
 
 
 def encode_control(control: Control) -> bytes:
     """The word as it travels."""
     loaded = [[each.model, list(each.runs_us), each.refused] for each in control.loaded]
-    resident = (control.digest, control.nbytes)
-    return CONTROL_MAGIC + json.dumps([control.word, control.number, list(control.models), loaded, *resident]).encode()
+    rest = (control.digest, control.nbytes, control.text)
+    return CONTROL_MAGIC + json.dumps([control.word, control.number, list(control.models), loaded, *rest]).encode()
 
 
 def decode_control(message: bytes) -> Control:
     """Reads a word. Raises ProtocolError when it is none: a model may write to descriptors that are not its own."""
     try:
         parts: Any = json.loads(message[MAGIC_BYTES:])
-        word, number, models, loaded, digest, nbytes = parts
+        word, number, models, loaded, digest, nbytes, text = parts
         results = tuple(Loaded(str(name), tuple(map(int, runs)), str(why)) for name, runs, why in loaded)
-        return Control(str(word), int(number), tuple(map(str, models)), results, str(digest), int(nbytes))
+        return Control(str(word), int(number), tuple(map(str, models)), results, str(digest), int(nbytes), str(text))
     except (ValueError, TypeError, RecursionError):
         raise ProtocolError(_GARBLED) from None
 
@@ -210,6 +201,7 @@ _BEGAN: Final = 2
 _ANSWERED: Final = 3
 _REGISTERED: Final = 4
 _PINNED: Final = 5
+_PASSED: Final = 6
 
 
 class SharedPage:  # mutable: words of memory that two processes map
@@ -258,6 +250,17 @@ class SharedPage:  # mutable: words of memory that two processes map
         """The executor has registered memory with its device so often, and so many bytes are now."""
         self._words[_REGISTERED] = registered
         self._words[_PINNED] = nbytes
+
+    def passed(self, card_bytes: int, host_bytes: int, fallbacks: int) -> None:
+        """The executor has given so many bytes to later steps, in its card's memory and in the host's."""
+        self._words[_PASSED] = card_bytes
+        self._words[_PASSED + 1] = host_bytes
+        self._words[_PASSED + 2] = fallbacks
+
+    @property
+    def passed_on(self) -> tuple[int, int, int]:
+        """What `passed` was last told."""
+        return self._words[_PASSED], self._words[_PASSED + 1], self._words[_PASSED + 2]
 
     @property
     def heartbeat(self) -> int:

@@ -44,6 +44,9 @@ class ModelTalk:  # mutable: remembers libraries
                 raise ProtocolError("told of a staged model without a result; look which model writes to its node")
             self._shelves.staged(self._number, control.number, control.loaded[0])
             return
+        if control.word in {"reached", "unreachable"}:
+            self._settlement.reach(self._number, control.number, good=control.word == "reached")
+            return
         if control.word == "stepped":
             self._shelves.stepped(control.loaded)
             return

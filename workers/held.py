@@ -19,6 +19,7 @@ from fabric.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from workers.card_regions import CardRegions
+    from workers.handover import Control
 
 PIECE_BYTES: Final = 4 << 20
 """To copy so much holds the interpreter's lock for about a millisecond; the thread that shows our life waits for it."""
@@ -63,6 +64,17 @@ class HeldResidents:  # mutable: maps memory
             self._map(digest, nbytes, fd)
         else:
             self._empty[digest] = (number, fd, nbytes)
+
+    def take(self, control: Control, descriptors: tuple[int, ...]) -> bool:
+        """Carries out a word of the node about residents; False for any other."""
+        if control.word in {"resident", "fill"}:
+            digest, whole = bytes.fromhex(control.digest), control.word == "resident"
+            self.give(control.number, digest, control.nbytes, descriptors[0], whole=whole)
+        elif control.word == "let_go":
+            self.forget(control.number)
+        else:
+            return False
+        return True
 
     def forget(self, number: int) -> None:
         """The node keeps it no more. Its memory goes when the last array over it does."""

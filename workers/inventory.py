@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fabric.control import ModelState, ModelStatistics
     from fabric.local.reactor import Reactor
     from workers.admission import Admission
+    from workers.desks import ModelQueue
     from workers.repository import ModelEntry, ModelSource
 
 
@@ -83,9 +84,10 @@ class Inventory:  # mutable: shares its library's table
         """The statistics of one model that is loaded, or of all. Raises UnknownModel."""
         epoch_s = time.time() - time.monotonic()
         wanted = [self.loaded(name, version)] if name else [each for each in self._models.values() if each.is_loaded]
-        in_hand = [job.model for desk in self._admission.desks for job in desk.in_hand.values() if not job.resend]
+        jobs = (job for desk in self._admission.desks for job in desk.in_hand.values() if not job.resend)
+        in_hand = [job.model for job in jobs if job.model.whole is None]  # later legs are counted as between
         return tuple(
-            model.queue.tally.value(model.name, model.queue.waiting + in_hand.count(model.queue), epoch_s)
+            model.queue.tally.value(model.name, _pending(model.queue, in_hand), epoch_s)
             for model in sorted(wanted, key=lambda each: each.name)
         )
 
@@ -119,3 +121,7 @@ class Inventory:  # mutable: shares its library's table
         for name in [name for name, model in self._models.items() if not model.is_known and name not in names]:
             del self._models[name]
         done(None)
+
+
+def _pending(queue: ModelQueue, in_hand: list[ModelQueue]) -> int:
+    return queue.waiting + in_hand.count(queue) + queue.between

@@ -11,10 +11,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from workers.parcels import ParcelEvent
+
 if TYPE_CHECKING:
     from fabric.local.tenant import Tenant, TenantSocket
     from workers.batching import Ticket
     from workers.desks import ModelQueue
+    from workers.handover import Spent
+    from workers.parcels import Parcel
     from workers.resident import Use
 
 
@@ -44,7 +48,8 @@ class Waiter:
 class Job:  # mutable: its state and place change as it moves
     """`order` is its place among all jobs of its level; times are monotonic seconds. `resend` marks the job that only
     fetches a kept reply once more: it is never queued and never runs. `uses` are the residents that it refers to,
-    `ticket` its place in its model's own line."""
+    `ticket` its place in its model's own line. In an ensemble of several legs `model` is the queue of the present one,
+    `legs` are those that it began with, `parcels` what the legs before have given, and `spent` what they took."""
 
     __slots__ = (
         "accepted",
@@ -54,12 +59,15 @@ class Job:  # mutable: its state and place change as it moves
         "body_bytes",
         "client_id",
         "deadline_s",
+        "legs",
         "level",
         "model",
         "only",
         "order",
+        "parcels",
         "request_no",
         "resend",
+        "spent",
         "state",
         "ticket",
         "told",
@@ -97,7 +105,24 @@ class Job:  # mutable: its state and place change as it moves
         self.only: frozenset[int] | None = None
         """The executors that it may run on, by number; None for any that has its model."""
         self.ticket: Ticket | None = None
+        self.legs: tuple[ModelQueue, ...] = ()
+        self.parcels: tuple[Parcel, ...] = ()
+        self.spent: Spent | None = None
         self.state = JobState.QUEUED
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a leg of it has run, although it may wait."""
+        return self.model.whole is not None
+
+    def end_legs(self) -> None:
+        """It has come to its end: what it held between legs of an ensemble, if one has run, is free again."""
+        if self.model.whole is None:
+            return
+        self.model.whole.goes_on(-1)
+        parcels, self.parcels = self.parcels, ()
+        for parcel in parcels:
+            parcel.handle(ParcelEvent.ENDED)
 
     def ask_for_another(self) -> bool:
         """Goes on for somebody else who asked for the same; False when there is nobody left."""

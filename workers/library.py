@@ -14,13 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fabric.errors import ConfigError, ModelBroken, OverspillError, Unavailable
+from fabric.errors import ConfigError, Fate, ModelBroken, OverspillError, Unavailable
 from workers.attempts import Attempts
 from workers.chains import Chains
 from workers.fitting import Fit, Room, Spot, fit
 from workers.handover import Control
 from workers.hostmemory import SHARE, host_bytes
 from workers.inventory import Inventory
+from workers.legs import loaded_anew
 from workers.lifecycle import ModelCommand, ModelEvent, ModelStage
 from workers.shelved import Shelved
 
@@ -47,7 +48,7 @@ class ModelLibrary:  # mutable: the node's models
     what the node should publish is another; `spots` are the executors as places for models, of which `bytes_max` of
     the host's memory may hold models, 0 for a share of it. It has executors once `use` was called: they report here."""
 
-    _crew: Crew
+    crew: Crew
 
     def __init__(
         self, reactor: Reactor, folder: str, admission: Admission,
@@ -69,14 +70,9 @@ class ModelLibrary:  # mutable: the node's models
         self._chains = Chains(self._models)
         self._serial = 0
 
-    @property
-    def crew(self) -> Crew:
-        """The node's executors."""
-        return self._crew
-
     def use(self, crew: Crew) -> None:
         """The executors that hold the models."""
-        self._crew = self._attempts.crew = crew
+        self.crew = self._attempts.crew = crew
 
     def begin(self, entries: Iterable[ModelEntry], to_load: frozenset[str] | None) -> None:
         """What the repository holds at the node's start. Executors load it as they start: all of it, or `to_load`.
@@ -189,7 +185,10 @@ class ModelLibrary:  # mutable: the node's models
             _CARRY_OUT[command](self, model)
 
     def _serve(self, model: Shelved, entry: ModelEntry, fit: Fit) -> None:
+        legs = model.queue.legs
         batching = model.serve(entry, fit, len(self._admission.desks))
+        for leg in legs:  # what lies between two steps was made for the version before
+            self._end_waiting(Unavailable(loaded_anew(model.name), Fate.RAN), leg)
         self._admission.models[model.name] = model.queue
         self._admission.reline(model.queue, batching)
 
@@ -198,8 +197,8 @@ class ModelLibrary:  # mutable: the node's models
 
     def _fit(self, entry: ModelEntry, *, at_start: bool = False) -> Fit:
         """Where a model goes. Raises ModelBroken or ResourceExhausted where it does not fit."""
-        assert entry.config is not None, "what cannot be read was refused"
-        each, counted = self.inventory.held_bytes()
+        config, (each, counted) = entry.config, self.inventory.held_bytes()
+        assert config is not None, "what cannot be read was refused"
         total, free = self._memory()
         # What is counted at the node's start is not taken yet.
         room = Room(self._bytes_max or int(total * SHARE), counted, free - counted if at_start else free)
@@ -207,7 +206,7 @@ class ModelLibrary:  # mutable: the node's models
         if at_start:  # a card of which nobody knows yet what is free is not refused for it
             left = {spot.number: max(1, spot.free_bytes - each[spot.number]) for spot in spots if spot.free_bytes}
             spots = tuple(replace(spot, free_bytes=left.get(spot.number, 0)) for spot in spots)
-        return self._chains.fit(entry.config, fit(entry.config, entry.file_bytes, spots, each, room))
+        return self._chains.place(config, entry.file_bytes, lambda nbytes: fit(config, nbytes, spots, each, room))
 
     def _ended(self, model: Shelved, error: OverspillError | None) -> None:
         error = error or self._unfit(model)
@@ -244,7 +243,7 @@ class ModelLibrary:  # mutable: the node's models
         self._serve(model, attempt.entry, attempt.fit)
         for loaded in attempt.warm:
             model.warmed(loaded)
-        self._crew.commit(attempt.serial, attempt.held)
+        self.crew.commit(attempt.serial, attempt.held)
 
     def _drop(self, model: Shelved) -> None:
         if model.attempt is not None:
@@ -270,15 +269,15 @@ class ModelLibrary:  # mutable: the node's models
     def _look_empty(self, model: Shelved) -> None:
         if model.machine.stage is not ModelStage.UNLOADING:
             return
-        held = any(job.model is model.queue for desk in self._admission.desks for job in desk.in_hand.values())
-        if held or model.queue.waiting:
+        held = any(job.model.is_of(model.queue) for desk in self._admission.desks for job in desk.in_hand.values())
+        if held or model.queue.waiting or model.queue.between:
             self._reactor.call_later(EMPTY_LOOK_S, partial(self._look_empty, model))
         else:
             self._handle(model, ModelEvent.EMPTIED)
 
     def _remove(self, model: Shelved) -> None:
         model.let_go()
-        self._crew.tell(Control("remove", models=(model.name,)))
+        self.crew.tell(Control("remove", models=(model.name,)))
 
     def _tell(self, model: Shelved) -> None:
         self._changed()

@@ -59,10 +59,12 @@ class TensorDecl:
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """How many executors should have the model, 0 for all that it fits, and of which kind they are."""
+    """How many executors should have the model, 0 for all that it fits, of which kind they are, and on which cards, by
+    number; none for any card."""
 
     count: int = 0
     kind: str = "KIND_AUTO"
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,12 @@ def _instances(read: FieldReader, root: Message) -> Instances:
     kinds = {read.word(group, "kind", "KIND_AUTO", KINDS) for group in groups}
     if any(count < 1 for count in counts):
         raise read.error(f"instance_group has counts {counts}; give 1 or more", root.line)
-    return Instances(sum(counts), kinds.pop() if len(kinds) == 1 else "KIND_AUTO")
+    lists = [read.numbers(group, "gpus") for group in groups]
+    gpus = sorted({number for numbers in lists for number in numbers})
+    if gpus and (gpus[0] < 0 or "KIND_CPU" in kinds):
+        raise read.error(f"instance_group names gpus {gpus}; give numbers from 0, and no KIND_CPU", root.line)
+    anywhere = not all(lists)  # one group that names none may be on any
+    return Instances(sum(counts), kinds.pop() if len(kinds) == 1 else "KIND_AUTO", () if anywhere else tuple(gpus))
 
 
 def _tensors(read: FieldReader, root: Message, what: str, *, batched: bool) -> tuple[TensorDecl, ...]:

@@ -10,24 +10,22 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from fabric.deadline import TIMEOUT_MAX_S
 from fabric.errors import (
     Cancelled,
-    ExecutorLost,
     Fate,
     InvalidArgument,
     OverspillError,
-    ResourceExhausted,
     StaleEpoch,
 )
-from fabric.frame import ErrorFrame, Load, RequestFrame, decode_request, encode_error
+from fabric.frame import ErrorFrame, Load, decode_request, encode_error
 from workers.blame import learn, too_late
 from workers.dedupe import Dedupe, Finished
-from workers.desks import RESENDS_MAX, ModelQueue
-from workers.handover import DELIVERED, KEPT, RAN
+from workers.handover import DELIVERED, KEPT, PASSED, RAN
 from workers.job import DEFAULT_LEVEL, Job, JobState, Waiter
 from workers.losses import Losses
+from workers.onward import Onward
 from workers.places import check_places
+from workers.resends import Resends, deadline_s
 from workers.sentinel import Suspects
 from workers.statistics import CANCELED, OTHER, REJECTED
 
@@ -39,12 +37,10 @@ if TYPE_CHECKING:
     from fabric.local.tenant import Tenant, TenantSocket
     from workers.admission import Admission
     from workers.crew import Crew
+    from workers.desks import ModelQueue
     from workers.handover import Spent
 
-ATTACHED_MAX: Final = 8
-"""Sockets that wait for one running id beside the first; a client that asks more often has lost count."""
 LAPSE_S: Final = 5.0
-_RESENDS: Final = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
 
 
 class Reception:  # mutable: the node's requests
@@ -63,8 +59,9 @@ class Reception:  # mutable: the node's requests
         self.dedupe = Dedupe()
         self._suspects = Suspects()
         self._losses = Losses(admission, self.dedupe, self._suspects, self._loss_frame, self._arm_expiry)
-        self.sequence = 0
-        self.executors = 0
+        self._onward = Onward(admission, lambda: self.crew)
+        self._resends = Resends(admission, self.dedupe, lambda: self.crew, self._load, self._refuse)
+        self.sequence = self.executors = 0
         self._expiry: Timer | None = None
         self._lapse()
 
@@ -94,13 +91,13 @@ class Reception:  # mutable: the node's requests
         known = client.find(request.request_no)
         asked = Waiter(tenant, socket, frame)
         if known is not None:
-            self._asked_again(known, request, asked)
+            self._resends.asked_again(known, request, asked)
             return
         self._suspects.check(request.client_id, request.request_no)
         model = self._admission.model(request.model)
         check_places(request, tenant.arena.nbytes)
-        deadline_s, level = _deadline_s(request, now), request.priority or DEFAULT_LEVEL
-        job = Job(model, request.client_id, request.request_no, asked, now, deadline_s, level, request.body_bytes)
+        until_s, level = deadline_s(request, now), request.priority or DEFAULT_LEVEL
+        job = Job(model, request.client_id, request.request_no, asked, now, until_s, level, request.body_bytes)
         if model.line is not None:
             model.line_up(job, request.descriptors, request.priority)
         desk = self._admission.offer(job, now, request.descriptors)
@@ -118,7 +115,7 @@ class Reception:  # mutable: the node's requests
         on, and its final frame comes."""
         client = self.dedupe.clients.get(client_id)
         job = client.running.get(request_no) if client is not None and client_id == tenant.client_id else None
-        if job is not None and job.state is JobState.QUEUED:
+        if job is not None and job.state is JobState.QUEUED and not job.has_begun:
             error = Cancelled("the caller gave the request up before it ran", Fate.NEVER_RAN)
             if job.leave(socket):
                 socket.send(self._error_frame(client_id, request_no, error))
@@ -149,6 +146,9 @@ class Reception:  # mutable: the node's requests
 
     def done(self, job: Job, flags: int, spent: Spent, frame: bytes, holder: tuple[int, int]) -> None:
         """A task has its final frame: whoever waits for it and has it not yet gets it."""
+        if flags & PASSED:
+            self._passed(job, spent, frame, holder)
+            return
         if job.told:  # too late: its caller was told that it is lost
             self._losses.released(job)
             return
@@ -165,7 +165,7 @@ class Reception:  # mutable: the node's requests
                 client.never_ran(job.request_no)
             for waiter in job.attached:
                 if flags & KEPT:
-                    self._send_again(job.client_id, job.request_no, waiter, holder, now)
+                    self._resends.send_again(job.client_id, job.request_no, waiter, holder, now)
                 else:
                     waiter.socket.send(frame)
         if self._admission.waiting:
@@ -178,8 +178,13 @@ class Reception:  # mutable: the node's requests
         else:
             self._losses.final(job, why, answered=answered)
 
+    def reach(self, reader: int, source: int, *, good: bool) -> None:
+        """An executor could, or could not, read the memory of another one's card."""
+        self._onward.reach(reader, source, good=good)
+
     def came_back(self, job: Job) -> None:
         """A job that was never begun waits again, unless nobody does."""
+        self._onward.came_back(job)
         if job.asked.tenant.closed and not job.ask_for_another():
             self._admission.over(job)
             self.dedupe.clients[job.client_id].never_ran(job.request_no)
@@ -200,7 +205,7 @@ class Reception:  # mutable: the node's requests
     def give_up_waiting(self, error: OverspillError, model: ModelQueue | None = None) -> None:
         """Ends everything that still waits, or all that waits for one model."""
         for job in self._admission.waiting_jobs():
-            if model is None or job.model is model:
+            if model is None or job.model.is_of(model):
                 self._withdraw(job, error)
 
     def _feed(self) -> None:
@@ -211,7 +216,20 @@ class Reception:  # mutable: the node's requests
         if self._admission.is_timed:
             self._arm_expiry()
 
+    def _passed(self, job: Job, spent: Spent, text: bytes, holder: tuple[int, int]) -> None:
+        """A leg of an ensemble has run."""
+        try:
+            if not self._onward.passed(job, spent, text, holder):
+                self._losses.released(job)
+        except OverspillError as error:
+            self._admission.over(job)
+            self._not_run(job, error)
+        self._feed()
+        self._arm_expiry()
+
     def _hand_over(self, number: int, job: Job, now: float, *, more: bool = False) -> None:
+        if job.model.leg is not None:
+            self._onward.tell(job, number)
         self.crew.shells[number].hand_over(job, self._load(job.accepted, job.work_us), now, more=more)
 
     def _load(self, accepted: int, own_us: int) -> Load:
@@ -219,41 +237,19 @@ class Reception:  # mutable: the node's requests
         # The reply of a request reports the load without it: it is over when that is read.
         return Load(self.sequence, accepted, max(0, self._admission.outstanding_us - own_us), self.executors)
 
-    def _asked_again(self, known: Job | Finished, request: RequestFrame, asked: Waiter) -> None:
-        if isinstance(known, Job):
-            if len(known.attached) >= ATTACHED_MAX:
-                raise ResourceExhausted(
-                    f"{ATTACHED_MAX} sockets wait for request {request.request_no} already; wait for it", Fate.UNKNOWN
-                )
-            check_places(request, asked.tenant.arena.nbytes)  # it may be this frame that an executor gets
-            known.attach(asked, _deadline_s(request, monotonic()))
-        elif known.holder is None:
-            asked.socket.send(known.frame)
-        else:
-            check_places(request, asked.tenant.arena.nbytes)
-            model = self._admission.models.get(request.model, _RESENDS)  # whose limits count for a stream's next answer
-            by_s = _deadline_s(request, monotonic())
-            self._send_again(request.client_id, request.request_no, asked, known.holder, by_s, model)
-
-    def _send_again(
-        self, client_id: int, request_no: int, asked: Waiter, holder: tuple[int, int], by_s: float,
-        model: ModelQueue = _RESENDS,
-    ) -> None:  # fmt: skip
-        shell, now, client = self.crew.shells[holder[0]], monotonic(), self.dedupe.clients[client_id]
-        client.asked_again(request_no, now)
-        job = Job(model, client_id, request_no, asked, now, max(now, by_s), 0, 0)
-        job.resend, job.accepted = True, client.accepted
-        if shell.holder != holder or not shell.desk.open:
-            self._refuse(job, ExecutorLost("the executor that kept the reply has ended; the request did run", Fate.RAN))
-        elif shell.desk.resends >= RESENDS_MAX:
-            self._refuse(job, ResourceExhausted("too many kept replies are asked for at once; wait", Fate.RAN))
-        else:
-            shell.hand_over(job, self._load(job.accepted, 0), now)
-
     def _withdraw(self, job: Job, error: OverspillError) -> None:
         self._admission.withdraw(job)
         job.model.tally.failed(CANCELED if isinstance(error, Cancelled) else OTHER, monotonic() - job.arrived_s)
-        self.dedupe.clients[job.client_id].never_ran(job.request_no)
+        self._not_run(job, error)
+
+    def _not_run(self, job: Job, error: OverspillError) -> None:
+        """A job has come to its end without an answer: it never ran, unless a leg of it has."""
+        client = self.dedupe.clients[job.client_id]
+        if (job.has_begun or error.fate is Fate.RAN) and not job.model.idempotent:
+            error = type(error)(str(error), Fate.RAN)
+            client.ended(job.request_no, Finished(self._loss_frame(job, error, 0), monotonic(), None))
+        else:
+            client.never_ran(job.request_no)
         self._refuse(job, error)
 
     def _refuse(self, job: Job, error: OverspillError) -> None:
@@ -261,7 +257,7 @@ class Reception:  # mutable: the node's requests
         for waiter in (job.asked, *job.attached):
             waiter.socket.send(frame)
 
-    def _loss_frame(self, job: Job, error: ExecutorLost, flags: int) -> bytes:
+    def _loss_frame(self, job: Job, error: OverspillError, flags: int) -> bytes:
         return self._error_frame(job.client_id, job.request_no, error, flags)
 
     def _error_frame(self, client_id: int, request_no: int, error: OverspillError, flags: int = 0) -> bytes:
@@ -280,8 +276,7 @@ class Reception:  # mutable: the node's requests
         now = monotonic()
         for job in self._admission.expire(now):
             job.model.tally.failed(REJECTED, now - job.arrived_s)
-            self.dedupe.clients[job.client_id].never_ran(job.request_no)
-            self._refuse(job, too_late(job, now))
+            self._not_run(job, too_late(job, now))
         if self._admission.is_timed:
             self._feed()
         self._arm_expiry()
@@ -289,7 +284,3 @@ class Reception:  # mutable: the node's requests
     def _lapse(self) -> None:
         self.dedupe.lapse(monotonic())
         self._reactor.call_later(LAPSE_S, self._lapse)
-
-
-def _deadline_s(request: RequestFrame, now: float) -> float:
-    return now + min(request.budget_us / 1e6, TIMEOUT_MAX_S)

@@ -26,6 +26,9 @@ class Settlement(Protocol):
     def came_back(self, job: Job) -> None:
         """An executor ended before it began this job."""
 
+    def reach(self, reader: int, source: int, *, good: bool) -> None:
+        """An executor could, or could not, read what an ensemble's leg has left on the card of executor `source`."""
+
     def executor_opened(self) -> None:
         """An executor has warm models and takes work."""
 

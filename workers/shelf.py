@@ -24,6 +24,7 @@ from workers.parcel import unpack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workers.card_rooms import CardRooms
     from workers.faults import Tracebacks
     from workers.repository import ModelSource
 
@@ -38,11 +39,13 @@ class Shelf:  # mutable: models come and go
     """The models of one executor. `tell` sends a word to the node, from any thread."""
 
     def __init__(
-        self, threads: int, tell: Callable[[Control], None], tracebacks: Tracebacks, *, on_gpu: bool = False
-    ) -> None:
+        self, threads: int, tell: Callable[[Control], None], tracebacks: Tracebacks, *, on_gpu: bool = False,
+        rooms: CardRooms | None = None,
+    ) -> None:  # fmt: skip
         self.models: dict[str, LoadedModel] = {}
         self._threads = threads
         self._on_gpu = on_gpu
+        self._rooms = rooms
         self._tell = tell
         self._tracebacks = tracebacks
         self._serials: dict[str, int] = {}
@@ -97,7 +100,9 @@ class Shelf:  # mutable: models come and go
 
     def _load(self, source: ModelSource) -> tuple[LoadedModel | None, Loaded]:
         try:
-            model = LoadedModel(source.read(), self._threads, on_gpu=self._on_gpu, find=self.models.get)
+            model = LoadedModel(
+                source.read(), self._threads, on_gpu=self._on_gpu, find=self.models.get, rooms=self._rooms
+            )
             return model, Loaded(source.name, model.warm_up())
         except OverspillError as error:
             if error.__cause__ is not None:

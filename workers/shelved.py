@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from fabric.control import LOADING, READY, UNAVAILABLE, UNLOADING, ModelState
 from workers.batchconfig import Batching
+from workers.batching import BatchLine
 from workers.desks import ModelQueue
+from workers.legs import BETWEEN_MAX
 from workers.lifecycle import ModelMachine, ModelStage
 from workers.repository import facts_of
 from workers.statistics import ModelTally
@@ -126,6 +128,7 @@ class Shelved:  # mutable: one model over all its versions
             tally = self._tallies[entry.version] = ModelTally(entry.version)
         queue.tally = tally
         queue.holders = fit.numbers if len(fit.numbers) < executors else None
+        _lay_legs(queue, fit)
         return config.batching or (Batching(1) if queue.holders is not None else None)
 
     def let_go(self) -> None:
@@ -180,3 +183,22 @@ class Shelved:  # mutable: one model over all its versions
 
     def __repr__(self) -> str:
         return f"<Shelved {self.name} {self.machine.stage.value}>"
+
+
+def _lay_legs(queue: ModelQueue, fit: Fit) -> None:
+    """Gives an ensemble in legs a queue for each; any other model none."""
+    queue.leg, queue.legs = None, ()
+    if not fit.legs:
+        return
+    first, *others = fit.legs
+    queue.leg, queue.holders = first, first.numbers
+    queue.between_bytes = fit.need_bytes
+    queue.between_max = BETWEEN_MAX * sum(len(leg.numbers) for leg in others)
+    legs = []
+    for leg in others:
+        name = f"{queue.name} (steps {leg.first + 1} to {leg.upto})"
+        later = ModelQueue(name, queue.queue_max, queue.execution_timeout_s, idempotent=queue.idempotent)
+        later.leg, later.whole, later.holders, later.tally = leg, queue, leg.numbers, queue.tally
+        later.line = BatchLine(Batching(1))
+        legs.append(later)
+    queue.legs = tuple(legs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from fabric.errors import Fate, ModelFailed, OverspillError, ResourceExhausted
 from workers.backends.pools import trim_pools
+from workers.card_rooms import CardRooms
 from workers.cuda.faults import CudaClass, read_faults
 from workers.cuda.pinning import Pins
 from workers.device import CODE_OUT_OF_MEMORY, DeviceError, open_device
@@ -24,6 +26,8 @@ from workers.handover import Control, encode_control
 from workers.inject import Injector, read_injections
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fabric.frame import RequestFrame
     from fabric.memory.arena import Arena
     from workers.child import Settings
@@ -67,6 +71,7 @@ class Station:  # mutable: owns the device's context and what is pinned
         except DeviceError as error:
             raise BrokenDevice(error) from None
         self._pins = Pins(self._device, settings.pinned_bytes_max) if self._device is not None else None
+        self.rooms = CardRooms(self._device) if self._device is not None else None
         injections = read_injections(settings.inject)
         self._injector = Injector(injections, settings.generation, self._device) if injections else None
 
@@ -93,6 +98,20 @@ class Station:  # mutable: owns the device's context and what is pinned
                 self._pins.forget(tenant_no)
             except DeviceError as error:
                 self.judge(error)
+
+    def take(self, control: Control, tell: Callable[[Control], None]) -> bool:
+        """Carries out a word of the node about the device; False for any other."""
+        if control.word == "check":
+            self.look()
+        elif control.word == "probe":
+            self.look(probe=True)
+            tell(Control("probed"))
+        elif control.word == "prepare":
+            self.prepare(control.models)
+            tell(Control("prepared"))
+        else:
+            return False
+        return True
 
     def begin(self, tenant_no: int, request: RequestFrame) -> None:
         """A request is about to run. Raises BrokenDevice, ResourceExhausted or ModelFailed."""
@@ -132,7 +151,9 @@ class Station:  # mutable: owns the device's context and what is pinned
     def make_room(self) -> None:
         """A request found no memory: what libraries keep for later is given back, so that the next one that fits may
         run."""
-        if self._device is not None:
+        if self.rooms is not None:
+            with suppress(MemoryError, RuntimeError):  # a context that is broken is found by whoever asks next
+                self.rooms.release()
             trim_pools()
 
     def prepare(self, libraries: tuple[str, ...]) -> None:

@@ -116,6 +116,10 @@ class Declared:  # mutable: remembers what it has checked
 class Targets(Protocol):
     """Where outputs of one request are wanted on a card."""
 
+    @property
+    def reserves(self) -> bool:
+        """Whether the reply has room for them all the same, as its descriptors say."""
+
     def take(self, spec: TensorSpec) -> CardArray | None:
         """Where a model writes that one itself; None for an output that is not wanted there."""
 
@@ -126,11 +130,12 @@ class Outputs:  # mutable: filled by the model, then finished once
     Raises ModelFailed for a name that is not declared or comes twice, and for a dtype or shape that is not as declared.
     """
 
-    __slots__ = ("_aside", "_at", "_declared", "_memory", "_specs", "_targets")
+    __slots__ = ("_aside", "_at", "_declared", "_elsewhere", "_memory", "_specs", "_targets")
 
     def __init__(self, declared: Declared, memory: memoryview, targets: Targets | None = None) -> None:
         self._declared = declared
         self._targets = targets
+        self._elsewhere: set[str] = set()
         self._memory = memory
         self._at = 0
         self._specs: dict[str, TensorSpec] = {}
@@ -151,8 +156,11 @@ class Outputs:  # mutable: filled by the model, then finished once
             return None
         spec = self._declared.spec(name, dtype, shape)
         there = self._targets.take(spec)
-        if there is not None:
-            self._place(spec)  # the reply has room for it all the same, as its descriptors say
+        if there is not None and self._targets.reserves:
+            self._place(spec)
+        elif there is not None:
+            self._check_new(name)
+            self._elsewhere.add(name)
         return there
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -179,8 +187,9 @@ class Outputs:  # mutable: filled by the model, then finished once
 
     def finish(self) -> tuple[Layout, bytes | None]:
         """The layout of the reply and, when it did not fit the caller's memory, its bytes."""
-        if len(self._specs) < len(self._declared.tensors):
-            missing = ", ".join(repr(name) for name in self._declared.tensors if name not in self._specs)
+        if len(self._specs) + len(self._elsewhere) < len(self._declared.tensors):
+            set_by = self._specs.keys() | self._elsewhere
+            missing = ", ".join(repr(name) for name in self._declared.tensors if name not in set_by)
             raise ModelFailed(
                 f"model {self._declared.model!r} returned without setting output {missing}; set it in execute"
             )
@@ -199,9 +208,12 @@ class Outputs:  # mutable: filled by the model, then finished once
         """Whether an output was set."""
         return bool(self._specs)
 
+    def _check_new(self, name: str) -> None:
+        if name in self._specs or name in self._elsewhere:
+            raise ModelFailed(f"model {self._declared.model!r} sets output {name!r} twice")
+
     def _place(self, spec: TensorSpec) -> memoryview:
-        if spec.name in self._specs:
-            raise ModelFailed(f"model {self._declared.model!r} sets output {spec.name!r} twice")
+        self._check_new(spec.name)
         self._specs[spec.name] = spec
         offset = self._at
         self._at = end = -(-(offset + spec.nbytes) // ALIGN_BYTES) * ALIGN_BYTES

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workers.backends.base import Backend
+    from workers.card_rooms import CardRooms
     from workers.execution import LoadedModel
     from workers.modelconfig import ModelConfig
 
@@ -26,14 +27,15 @@ def nobody(_name: str) -> LoadedModel | None:
 
 
 def open_backend(
-    config: ModelConfig, threads: int, *, on_gpu: bool, find: Callable[[str], LoadedModel | None] = nobody
-) -> Backend:
-    """The loaded model. `on_gpu` says that this executor owns a GPU, `find` gives another model that it has loaded.
-    Raises ModelBroken or MissingDependency."""
+    config: ModelConfig, threads: int, *, on_gpu: bool, find: Callable[[str], LoadedModel | None] = nobody,
+    rooms: CardRooms | None = None,
+) -> Backend:  # fmt: skip
+    """The loaded model. `on_gpu` says that this executor owns a GPU, whose memory is `rooms`; `find` gives another
+    model that it has loaded. Raises ModelBroken or MissingDependency."""
     if config.steps:
         from workers.backends.ensemble import Ensemble
 
-        return Ensemble(config, find)
+        return Ensemble(config, find, rooms)
     if config.backend == "onnxruntime":
         from workers.backends.onnxruntime import OnnxModel
 

@@ -12,8 +12,9 @@ import ctypes
 from typing import Any
 
 from fabric.errors import MissingDependency
+from workers.cuda import sharing
 from workers.cuda.kernels import PROBE_COUNT, PROGRAM, expected_probe
-from workers.device import CODE_INVALID, CODE_NONE, HANDLE_BYTES, DeviceError, DeviceFault
+from workers.device import CODE_INVALID, CODE_NONE, HANDLE_BYTES, DeviceError, DeviceFault, Shared
 
 _LIBRARY = "libcuda.so.1"
 _PORTABLE = 1
@@ -157,11 +158,37 @@ class CudaDevice:  # mutable: owns a context
         else:
             self._launch(fault.value, 1)
 
-    def _allocate(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int) -> int:
+        """See `Device`."""
         at = ctypes.c_uint64()
         self._call("allocating", "cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(nbytes))
-        self._call("clearing", "cuMemsetD8_v2", at, ctypes.c_ubyte(0), ctypes.c_size_t(nbytes))
         return at.value
+
+    def free(self, address: int) -> None:
+        """See `Device`."""
+        self._call("freeing", "cuMemFree_v2", ctypes.c_uint64(address))
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """See `Device`: the driver knows from the addresses on which cards they lie."""
+        at, of = ctypes.c_uint64(target), ctypes.c_uint64(source)
+        self._call("copying", "cuMemcpy", at, of, ctypes.c_size_t(nbytes))
+
+    def share(self, nbytes: int) -> Shared:
+        """See `Device`."""
+        return sharing.share(self._driver, nbytes)
+
+    def attach(self, fd: int, nbytes: int) -> int:
+        """See `Device`."""
+        return sharing.attach(self._driver, fd, nbytes)
+
+    def detach(self, address: int, nbytes: int) -> None:
+        """See `Device`."""
+        sharing.detach(self._driver, address, nbytes)
+
+    def _allocate(self, nbytes: int) -> int:
+        at = self.allocate(nbytes)
+        self._call("clearing", "cuMemsetD8_v2", ctypes.c_uint64(at), ctypes.c_ubyte(0), ctypes.c_size_t(nbytes))
+        return at
 
     def _launch(self, name: str, threads: int, *arguments: ctypes.c_uint64) -> None:
         if not self._module:

@@ -6,8 +6,10 @@ presence makes every question of the watcher fail), `slow` (seconds that each wa
 bytes), `error` (a number: contexts answer that CUDA error from now on), `held` (a pid: its memory is never free again,
 until the file is removed), `teardown` (MiB that a context holds from then on and the kernel takes back when its process
 ends, as a driver does with a context: 128 take some 0.1 s), `model` (its name), `place` (its number among the cards, if
-not N). Below `pids` lie what processes hold. Beside the cards a file `visible` stands for CUDA_VISIBLE_DEVICES, and
-`xid` reports one of no named card.
+not N); `allocate`, `share`, `attach`, `detach` or `copy`: the next such call of a context answers the CUDA error whose
+number is in the file, or, for the word `kill` or `stop`, its process meets that signal there. Below `pids` lie what
+processes hold. Beside the cards a file `visible` stands for CUDA_VISIBLE_DEVICES, and `xid` reports one of no named
+card.
 It computes nothing: models run on the processor. Read `workers/cuda/watcher.py` next.
 """
 
@@ -16,26 +18,17 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from workers.cuda.fake_cards import holders, reported, whole_bytes
 from workers.cuda.fake_memory import FakeMemory
 from workers.cuda.faults import XidClass, read_faults
-from workers.device import (
-    CODE_OUT_OF_MEMORY,
-    FAKE_UUID,
-    Card,
-    DeviceError,
-    DeviceFault,
-    Holder,
-    OverseerError,
-    XidEvent,
-)
+from workers.device import CODE_OUT_OF_MEMORY, DeviceError, DeviceFault, Shared
 
-MODEL: Final = "Overspill fake GPU"
-MEMORY_BYTES: Final = 16 << 30
 CONTEXT_BYTES: Final = 512 << 20
 """What a context takes on a real card, about."""
 CODES: Final = {
@@ -46,8 +39,8 @@ CODES: Final = {
 }
 _XID_CODE: Final = 719
 """What contexts of a card answer that reported an Xid of the class `restart`."""
-_LOOK_S: Final = 0.02
 _HANG_S: Final = 3600.0
+_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def make_cards(folder: str, count: int) -> None:
@@ -115,8 +108,8 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
 
     def memory(self) -> tuple[int, int]:
         """See `Device`."""
-        whole = _whole_bytes(self._folder)
-        return max(0, whole - sum(each.nbytes for each in _holders(self._folder))), whole
+        whole = whole_bytes(self._folder)
+        return max(0, whole - sum(each.nbytes for each in holders(self._folder))), whole
 
     def cause(self, fault: DeviceFault) -> None:
         """See `Device`."""
@@ -145,6 +138,49 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
         """See `Device`."""
         self._copy(at, host, nbytes, at, "copying to the card")
 
+    def allocate(self, nbytes: int) -> int:
+        """See `Device`."""
+        self._meet("allocate")
+        return self._memory.allocate(nbytes)
+
+    def free(self, address: int) -> None:
+        """See `Device`."""
+        self._check("freeing")
+        self._memory.let_go(address, "freeing")
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """See `Device`."""
+        self._meet("copy")
+        self._memory.check(target, nbytes, "copying")
+        self._copy(target, source, nbytes, source, "copying")
+
+    def share(self, nbytes: int) -> Shared:
+        """See `Device`."""
+        self._meet("share")
+        return self._memory.share(nbytes)
+
+    def attach(self, fd: int, nbytes: int) -> int:
+        """See `Device`."""
+        self._meet("attach")
+        return self._memory.attach(fd, nbytes)
+
+    def detach(self, address: int, nbytes: int) -> None:  # noqa: ARG002 - the contract's
+        """See `Device`."""
+        self._meet("detach")
+        self._memory.let_go(address, "unmapping shared memory")
+
+    def _meet(self, call: str) -> None:
+        """What was laid down for this call happens, once."""
+        file = self._folder / call
+        self._check(call)
+        with suppress(FileNotFoundError):
+            what = file.read_text().strip()
+            file.unlink()
+            if what in _SIGNALS:
+                os.kill(os.getpid(), _SIGNALS[what])
+            else:
+                raise DeviceError(int(what), self._book.name(int(what)), call)
+
     def _copy(self, target: int, source: int, nbytes: int, on_card: int, doing: str) -> None:
         self._check(doing)
         try:
@@ -166,7 +202,7 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
 
     def _xids(self) -> int:
         """How many Xids that break contexts the card has reported."""
-        return sum(self._book.of_xid(xid) is XidClass.RESTART for xid in _reported(self._folder))
+        return sum(self._book.of_xid(xid) is XidClass.RESTART for xid in reported(self._folder))
 
     def _check(self, doing: str) -> None:
         with suppress(FileNotFoundError, ValueError):
@@ -175,72 +211,6 @@ class FakeDevice:  # mutable: remembers what is pinned, and what broke
             self._code = _XID_CODE
         if self._code:
             raise DeviceError(self._code, self._book.name(self._code), doing)
-
-
-class FakeOverseer:  # mutable: remembers how far it has read
-    """The watcher's side of the fake cards in a folder."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-        self._read: dict[str, int] = {card.uuid: len(_reported(self._of(card.uuid))) for card in self.cards()}
-        self._read[""] = len(_reported(self._folder))
-
-    def cards(self) -> tuple[Card, ...]:
-        """See `Overseer`."""
-        folders = sorted(self._folder.glob("card-*"), key=_place)
-        return tuple(
-            Card(place, FAKE_UUID + folder.name[5:], _model(folder), _whole_bytes(folder))
-            for place, folder in enumerate(folders)
-        )
-
-    def events(self, timeout_s: float) -> tuple[XidEvent, ...]:
-        """See `Overseer`."""
-        end_s = time.monotonic() + timeout_s
-        while True:
-            found: list[XidEvent] = []
-            for uuid, read in self._read.items():
-                reported = _reported(self._of(uuid) if uuid else self._folder)
-                found += [XidEvent(uuid, xid) for xid in reported[read:]]
-                self._read[uuid] = len(reported)
-            if found or time.monotonic() >= end_s:
-                return tuple(found)
-            time.sleep(min(_LOOK_S, timeout_s))
-
-    def holders(self, uuid: str) -> tuple[Holder, ...]:
-        """See `Overseer`."""
-        return _holders(self._here(uuid))
-
-    def recovery_action(self, uuid: str) -> int:
-        """See `Overseer`."""
-        with suppress(FileNotFoundError, ValueError):
-            return int((self._here(uuid) / "recovery").read_text())
-        return 0
-
-    def free_bytes(self, uuid: str) -> int:
-        """See `Overseer`."""
-        folder = self._here(uuid)
-        return max(0, _whole_bytes(folder) - sum(each.nbytes for each in _holders(folder)))
-
-    def _of(self, uuid: str) -> Path:
-        return self._folder / f"card-{uuid.removeprefix(FAKE_UUID)}"
-
-    def _here(self, uuid: str) -> Path:
-        folder = self._of(uuid)
-        if (folder / "lost").exists():
-            raise OverseerError(f"fake card {uuid} is lost; remove {folder / 'lost'}")
-        return folder
-
-
-def _place(folder: Path) -> int:
-    with suppress(FileNotFoundError, ValueError):
-        return int((folder / "place").read_text())
-    return int(folder.name[5:])
-
-
-def _model(folder: Path) -> str:
-    with suppress(FileNotFoundError):
-        return (folder / "model").read_text().strip()
-    return MODEL
 
 
 def _burden(folder: Path) -> int:
@@ -253,42 +223,3 @@ def _burden(folder: Path) -> int:
     for _ in range(mebibytes):
         os.write(fd, bytes(1 << 20))
     return fd
-
-
-def _whole_bytes(folder: Path) -> int:
-    with suppress(FileNotFoundError, ValueError):
-        return int((folder / "memory").read_text())
-    return MEMORY_BYTES
-
-
-def _reported(folder: Path) -> list[int]:
-    try:
-        lines = (folder / "xid").read_text().split()
-    except FileNotFoundError:
-        return []
-    return [int(line) for line in lines if line.isdecimal()]
-
-
-def _holders(folder: Path) -> tuple[Holder, ...]:
-    """Processes that live and hold memory, and the one that never gives its memory back."""
-    held = ""
-    with suppress(FileNotFoundError):
-        held = (folder / "held").read_text().strip()
-    found = []
-    for file in (folder / "pids").iterdir():
-        if file.name != held and not _lives(int(file.name)):
-            file.unlink(missing_ok=True)
-            continue
-        with suppress(FileNotFoundError, ValueError):  # it ended, or is writing just now
-            found.append(Holder(int(file.name), int(file.read_text())))
-    return tuple(found)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,4 +1,4 @@
-"""Memory of a fake card that processes share: a sealed memfd behind a handle as long as CUDA's.
+"""Memory of a fake card: a process's own, a sealed memfd behind a handle as long as CUDA's, and a memfd that is given.
 
 A handle names the process that made it, its descriptor and its card, so that it can be opened as long as that process
 lives, on that card alone, and one that is cut or foreign cannot: with the numbers that a driver answers then. Addresses
@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from workers.device import CODE_INVALID, HANDLE_BYTES, DeviceError
+from workers.device import CODE_INVALID, HANDLE_BYTES, DeviceError, Shared
 
 _MAGIC: Final = b"FAKE-IPC"
 _HANDLE: Final = struct.Struct("<8sIIQ36xI")  # magic, card, process, descriptor, and the sum of the bytes before
@@ -23,6 +23,8 @@ assert _HANDLE.size == HANDLE_BYTES
 _NO_CONTEXT: Final = 201
 """CUDA_ERROR_INVALID_CONTEXT: what opening the memory of a process that is gone is answered with."""
 _ILLEGAL: Final = 700
+_STEP_BYTES: Final = 2 << 20
+"""The pages that real cards share are of this size."""
 _OPENING: Final = "opening another process's memory"
 
 
@@ -49,8 +51,8 @@ class FakeExport:
         os.close(self.fd)
 
 
-class FakeMemory:  # mutable: maps what others made
-    """What one context on fake card `number` has opened."""
+class FakeMemory:  # mutable: maps what it and others made
+    """What one context on fake card `number` has mapped."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -85,6 +87,36 @@ class FakeMemory:  # mutable: maps what others made
         if mapped is None:
             raise DeviceError(CODE_INVALID, "invalid value", "closing another process's memory")
         mapped.close()
+
+    def allocate(self, nbytes: int) -> int:
+        """See `Device`."""
+        return self._map(mmap.mmap(-1, nbytes))
+
+    def share(self, nbytes: int) -> Shared:
+        """See `Device`."""
+        whole = -(-nbytes // _STEP_BYTES) * _STEP_BYTES
+        fd = os.memfd_create("overspill-fake-shared", os.MFD_CLOEXEC)
+        os.ftruncate(fd, whole)
+        return Shared(self._map(mmap.mmap(fd, whole)), whole, fd)
+
+    def attach(self, fd: int, nbytes: int) -> int:
+        """See `Device`."""
+        try:
+            return self._map(mmap.mmap(fd, nbytes))
+        except (OSError, ValueError):
+            raise DeviceError(CODE_INVALID, "invalid value", "taking shared memory") from None
+
+    def let_go(self, address: int, doing: str) -> None:
+        """Frees or unmaps what lies there."""
+        mapped = self._opened.pop(address, None)
+        if mapped is None:
+            raise DeviceError(CODE_INVALID, "invalid value", doing)
+        mapped.close()
+
+    def _map(self, mapped: mmap.mmap) -> int:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        self._opened[address] = mapped
+        return address
 
     def check(self, at: int, nbytes: int, doing: str) -> None:
         """Raises DeviceError for a place that is not in what is open."""

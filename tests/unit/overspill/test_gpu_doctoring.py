@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from overspill import gpu_doctoring
 from overspill.findings import Grade
-from workers.cuda.fake import FakeOverseer, make_cards
+from workers.cuda.fake import make_cards
+from workers.cuda.fake_cards import FakeOverseer
 
 if TYPE_CHECKING:
     from pathlib import Path

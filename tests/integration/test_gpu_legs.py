@@ -1,0 +1,201 @@
+"""An ensemble on two cards of one node, on fakes: right bytes whoever is killed, stopped or fails, and at which step.
+
+Each answer is compared whole. What is asked of real cards is in `tests/hw/test_gpu_peers.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import DeadlineExceeded, ExecutorLost, Fate, InvalidArgument
+from tests.integration.bad_node import wait_until
+from tests.integration.nodes import IDEMPOTENT
+from tests.integration.split_chains import LARGE, Load, SplitNode, on_cards, write_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fabric.control import ExecutorFacts
+
+pytestmark = pytest.mark.leaks("nodes and routers are closed by a fixture, after the test's frame let go of replies")
+
+X = np.random.default_rng(7).random(LARGE, dtype=np.float32)
+KILLS = 12
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitNode]:
+    folder = tmp_path_factory.mktemp("legs")
+    write_chain(folder / "models", on_cards(0), on_cards(1), IDEMPOTENT + memory("24MiB"))
+    made = SplitNode(folder, settings="quarantine_faults = 1000\n")
+    made.ask(X)  # the first goes both ways
+    yield made
+    made.close()
+
+
+def memory(size: str) -> str:
+    return f'parameters {{ key: "memory_bytes" value {{ string_value: "{size}" }} }}\n'
+
+
+def facts(node: SplitNode) -> tuple[ExecutorFacts, ExecutorFacts]:
+    first, second = node.executors()
+    return first, second
+
+
+def shared(node: SplitNode) -> int:
+    """The node's descriptors of what lies between two steps, on cards or in the host's memory."""
+    found = 0
+    for link in Path(f"/proc/{node.node.process.pid}/fd").iterdir():
+        try:
+            found += any(name in str(link.readlink()) for name in ("overspill-parcel", "overspill-fake-shared"))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_what_lies_on_a_card_goes_to_the_other_as_it_is(node: SplitNode) -> None:
+    before, _ = facts(node)
+    answer = node.ask(X)
+    assert answer.on_card
+    assert answer.pids == [each.pid for each in facts(node)]
+    after, _ = facts(node)
+    assert after.passed_card_bytes - before.passed_card_bytes >= X.nbytes
+    assert after.passed_host_bytes - before.passed_host_bytes < 4096, "what the host's memory has is small"
+    assert not node.ask(X[:100]).on_card, "a small one is as soon in the host's memory"
+    assert wait_until(lambda: not shared(node)), "the node still holds what nobody needs"
+
+
+@pytest.mark.parametrize(
+    ("card", "call"), [(0, "share"), (0, "copy"), (1, "attach"), (1, "copy"), (1, "detach"), (0, "detach")]
+)
+def test_an_executor_that_is_killed_at_any_step_costs_one_try_and_the_other_card_nothing(
+    node: SplitNode, card: int, call: str
+) -> None:
+    node.ask(X)
+    wait_until(lambda: all(each.ready for each in node.executors()))
+    other = facts(node)[1 - card]
+    node.file(call, card).write_text("kill")
+    answer = node.ask(X)
+    if (card, call) == (0, "detach"):  # it had handed everything on: that it ended is nobody's business
+        assert answer.attempts == 1
+    else:
+        assert answer.attempts == 2
+    assert not node.file(call, card).exists(), "nothing was killed"
+    assert facts(node)[1 - card].pid == other.pid
+    assert wait_until(lambda: not shared(node))
+
+
+def test_an_executor_that_stops_while_it_reads_costs_one_try(node: SplitNode) -> None:
+    node.file("attach", 1).write_text("stop")
+    assert node.ask(X).attempts == 2
+    assert node.ask(X).attempts == 1
+
+
+def test_what_was_handed_on_outlives_the_process_that_made_it(node: SplitNode) -> None:
+    wait_until(lambda: all(each.ready for each in node.executors()))
+    maker, _ = facts(node)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(node.ask, X, 1.0)
+        assert wait_until(lambda: shared(node) > 0)
+        before = facts(node)[0].passed_card_bytes
+        second = pool.submit(node.ask, X)  # it waits for the second card, which is busy
+        assert wait_until(lambda: facts(node)[0].passed_card_bytes > before)
+        os.kill(maker.pid, signal.SIGKILL)
+        assert first.result(30).attempts == 1
+        answer = second.result(30)
+        assert answer.attempts == 1
+        assert answer.pids[0] == maker.pid
+    assert wait_until(lambda: not shared(node))
+
+
+def test_a_card_that_gives_no_shared_memory_falls_back_to_the_hosts(node: SplitNode) -> None:
+    wait_until(lambda: all(each.ready for each in node.executors()))
+    before, _ = facts(node)
+    node.file("share", 0).write_text("801")
+    answer = node.ask(X)
+    assert (answer.on_card, answer.attempts) == (False, 1)
+    assert facts(node)[0].passed_fallbacks == before.passed_fallbacks + 1
+    assert "go by way of the host's memory (CUDA error 801" in node.node.log
+    assert node.ask(X).on_card
+
+
+def test_more_on_its_way_than_the_ensemble_may_have_there_goes_by_the_hosts_memory(node: SplitNode) -> None:
+    big = np.random.default_rng(8).random(13 << 18, dtype=np.float32)  # 13 MiB, of 24
+    node.ask(big)
+    before, _ = facts(node)
+    with ThreadPoolExecutor(3) as pool:
+        found = [each.result(30) for each in [pool.submit(node.ask, big, 0.3) for _ in range(3)]]
+    assert sum(not answer.on_card for answer in found) >= 1
+    assert sum(answer.on_card for answer in found) >= 1
+    assert facts(node)[0].passed_fallbacks > before.passed_fallbacks
+    assert wait_until(lambda: not shared(node))
+    assert node.ask(big).on_card, "what came back does not count any more"
+
+
+def test_an_error_of_a_step_is_the_requests(node: SplitNode) -> None:
+    with pytest.raises(InvalidArgument, match="it begins with a negative number"):
+        node.ask(-X)
+    with pytest.raises(DeadlineExceeded):
+        node.ask(X, 0.5, timeout_s=0.2)
+    assert node.ask(X).attempts == 1
+
+
+def test_a_card_that_cannot_read_the_other_gets_all_from_the_hosts_memory_from_then_on(node: SplitNode) -> None:
+    """Last of this node's tests, since it lasts a minute."""
+    node.file("attach", 1).write_text("217")
+    assert node.ask(X).attempts == 2  # it had been believed to
+    before, _ = facts(node)
+    assert not node.ask(X).on_card
+    assert facts(node)[0].passed_card_bytes == before.passed_card_bytes
+    assert "executor 1 cannot read the memory of executor 0's card" in node.node.log
+
+
+def test_steps_on_processors_and_what_may_not_run_twice(tmp_path: Path) -> None:
+    one = "instance_group { count: 1 kind: KIND_CPU }\n"
+    write_chain(tmp_path / "models", one, one, extra="")
+    node = SplitNode(tmp_path, devices="cpu:2")
+    try:
+        answer = node.ask(X)
+        assert (answer.on_card, len(set(answer.pids))) == (False, 2)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(node.ask, X, 5.0)
+            assert wait_until(lambda: shared(node) > 0)
+            time.sleep(0.1)  # the second step has begun
+            os.kill(answer.pids[1], signal.SIGKILL)
+            with pytest.raises(ExecutorLost) as lost:
+                asked.result(30)
+        assert lost.value.fate is not Fate.NEVER_RAN
+        assert wait_until(lambda: not shared(node))
+        assert node.ask(X).attempts == 1
+    finally:
+        node.close()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_both_executors_killed_again_and_again_under_load(tmp_path: Path) -> None:
+    write_chain(tmp_path / "models", on_cards(0), on_cards(1))
+    node = SplitNode(tmp_path, settings='quarantine_faults = 100000\nstandby = "full"\n')
+    try:
+        draw = np.random.default_rng(3)
+        with Load(node, 4, (LARGE, 2 * LARGE)) as load:
+            for _ in range(KILLS):
+                assert load.round()  # so that no request meets two deaths
+                assert not load.errors, load.errors
+                time.sleep(float(draw.uniform(0.0, 0.1)))
+                os.kill(facts(node)[int(draw.integers(2))].pid, signal.SIGKILL)
+                assert wait_until(lambda: all(each.ready and each.pid for each in facts(node)))
+            assert load.round()
+        assert not load.errors, load.errors
+        assert max(load.attempts) <= 2
+        assert wait_until(lambda: not shared(node))
+    finally:
+        node.close()
