@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from tests.integration.frontdoors import ECHO, code, config, given, goes, grpc_client, http_client, lies, running_front
+from tests.hw.front_http import FrontHttp
+from tests.integration.frontdoors import ECHO, code, config, given, goes, grpc_client, lies, running_front
 from tests.integration.nodes import open_files, wait_until, write_model
 from workers.cuda.fake_memory import FakeExport
 
@@ -136,12 +137,28 @@ def test_the_stock_flow_with_shared_input_and_output(cards: Front, client: Any) 
         assert {(each.name, each.device_id, each.byte_size) for each in status.values()} == {
             ("ins", 0, REGION), ("outs", 0, REGION),
         }  # fmt: skip
-        with http_client(cards.http) as other:
-            assert other.get_cuda_shared_memory_status("ins") == [
-                {"name": "ins", "device_id": 0, "byte_size": REGION},
-            ]
     assert not client.get_cuda_shared_memory_status().regions
     wait_until(lambda: not any(maps(cards)))  # the executors let go of it, too
+
+
+def test_the_same_over_http(cards: Front) -> None:
+    """By the caller that `tests/hw` uses on machines without the stock client."""
+    export, http = FakeExport.of(0, 4096), FrontHttp(cards.ports[1])
+    try:
+        assert http.register("r", export.handle, 4096) == (200, {})
+        assert http.regions() == [{"name": "r", "device_id": 0, "byte_size": 4096}]
+        put(export.memory, X[:4])
+        status, told = http.infer("double", 4, ("r", 0, 16), ("r", 64, 16))
+        assert (status, np.array_equal(got(export.memory, X[:4], 64), 2 * X[:4])) == (200, True), told
+        status, told = http.infer("double", 2, [1.0, 2.0], None)
+        assert (status, told["outputs"][0]["data"]) == (200, [2.0, 4.0])
+        status, told = http.register("bad", bytes(64), 64)
+        assert (status, "CUDA error 1" in told["error"]) == (400, True)
+        http.unregister("r")
+        assert http.regions() == []
+    finally:
+        http.close()
+        export.close()
 
 
 @pytest.mark.parametrize("card", [0, 1])
