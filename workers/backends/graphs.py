@@ -44,7 +44,8 @@ class Graphs(Generic[Graph]):  # mutable: graphs are added as shapes come again
     def find(self, shapes: Hashable, record: Callable[[], Graph]) -> Graph | None:
         """The graph of some shapes, which `record` makes the second time that they come; None for an ordinary run.
 
-        `record` may raise anything: then the model runs without graphs from now on, which is told.
+        `record` may raise anything, also for want of memory, since it takes more than a run: then the model runs
+        without graphs from now on, which is told.
         """
         graph = self._graphs.pop(shapes, None)
         if graph is not None:
@@ -59,8 +60,6 @@ class Graphs(Generic[Graph]):  # mutable: graphs are added as shapes come again
             return None
         try:
             graph = record()
-        except MemoryError:
-            raise
         except Exception as error:  # noqa: BLE001 - a library's, and the model runs all the same
             self.fail(" ".join(str(error).split()) or type(error).__name__)
             return None

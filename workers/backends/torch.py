@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,9 +172,17 @@ class TorchGraph:  # mutable: its tensors are written to by each replay
         torch.cuda.current_stream().wait_stream(aside)
         torch.cuda.synchronize()
         self._graph: Any = torch.cuda.CUDAGraph()
-        # Other threads of this process never use the card, and may do whatever they like.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._outputs = run(self._inputs)
+        ours, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
+        try:
+            # Other threads of this process never use the card, and may do whatever they like.
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self._outputs = run(self._inputs)
+        except BaseException:
+            # torch leaves its own stream and its memory's list of recordings as they were in the middle of this one.
+            torch.cuda.set_stream(ours)
+            with suppress(Exception):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+            raise
 
     def replay(self, given: list[Any]) -> tuple[Any, ...]:
         """The outputs for other inputs of the same shapes; they are good until the next replay."""
