@@ -132,8 +132,9 @@ class TorchModel:
         return self._torch.as_tensor(there, device="cuda")
 
     def _tensor(self, there: Any, dtype: str) -> Any:
-        wanted = {"BF16": self._torch.bfloat16, "UINT16": self._torch.uint16}.get(dtype, there.dtype)
-        return there if there.dtype == wanted else there.view(wanted)
+        if dtype == "BF16":
+            return there.view(self._torch.bfloat16)
+        return there.view(self._torch.uint16) if dtype == "UINT16" else there
 
     def _load(self, path: Path) -> Any:
         torch = self._torch
