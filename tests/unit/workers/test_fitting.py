@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,19 @@ def test_a_count_takes_those_that_hold_the_least() -> None:
     assert placed("instance_group [ { count: 1 }, { count: 2 } ]").numbers == {0, 1, 2}
     assert placed("instance_group { count: 9 }").numbers == frozenset(range(4))
     assert placed("instance_group { count: 1 kind: KIND_GPU }", CARDS, file_bytes=1).numbers == {0, 1}  # of each card
+
+
+def test_gpus_are_meant_by_their_number_among_the_cards() -> None:
+    cards = tuple(replace(spot, index=5 - spot.number) if spot.card else spot for spot in CARDS)
+    assert placed("instance_group { gpus: [ 5 ] }", cards, file_bytes=1).numbers == {0}
+    assert placed("instance_group { gpus: [ 4, 5 ] }", cards, file_bytes=1).numbers == {0, 1}
+    assert placed("instance_group [ { gpus: 4 }, { gpus: 5 } ]", cards, file_bytes=1).numbers == {0, 1}
+    assert placed("instance_group [ { gpus: 4 }, { count: 1 } ]", cards, file_bytes=1).numbers == {0, 1, 2}
+    with pytest.raises(ModelBroken, match=r"has instance_group gpus \[7\]"):
+        placed("instance_group { gpus: 7 }", cards)
+    for wrong in ("gpus: [ -1 ]", "kind: KIND_CPU gpus: [ 0 ]"):
+        with pytest.raises(ModelBroken, match="give numbers from 0, and no KIND_CPU"):
+            placed(f"instance_group {{ {wrong} }}", cards)
 
 
 @pytest.mark.parametrize(
