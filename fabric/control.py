@@ -28,12 +28,14 @@ UNLOADING: Final = "UNLOADING"
 @dataclass(frozen=True, slots=True)
 class ModelState:
     """One version of one model of a node's repository. `state` is one of the four words above; `reason` is why it is
-    not ready, or why the last attempt to replace it failed, and else empty."""
+    not ready, or why the last attempt to replace it failed, and else empty. `serial` is another one after each load of
+    what serves: its configuration may be another one, too."""
 
     name: str
     version: str
     state: str
     reason: str = ""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,30 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TracedRun:
+    """What one traced request took on its node, in microseconds, from `arrived_us` of the host's monotonic clock on: it
+    waited, its inputs were gathered (on a GPU: copied there), its model ran, its outputs were put where they belong.
+    `batch_rows` items ran together, of which `rows` were its own, on `executor` in `generation`."""
+
+    client_id: int
+    request_no: int
+    arrived_us: int
+    queue_us: int
+    input_us: int
+    infer_us: int
+    output_us: int
+    rows: int
+    batch_rows: int
+    executor: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `executors`, `load`, `unload`,
-    `open_memory` or `close_memory`; `model` names one (all, where it is empty and that makes sense); `config` is a
-    whole configuration as Triton's JSON, for `load` alone, which takes the place of the model's `config.pbtxt`; with
-    the last two it holds `MemoryFacts`. `open_memory` is answered with a number as `config`."""
+    """What is asked on a control socket. `word` is `index`, `statistics`, `config`, `executors`, `traced`, `load`,
+    `unload`, `open_memory` or `close_memory`; `model` names one (all, where it is empty and that makes sense); `config`
+    is a whole configuration as Triton's JSON, for `load` alone, which takes the place of the model's `config.pbtxt`;
+    with the last two it holds `MemoryFacts`. `open_memory` is answered with a number as `config`."""
 
     word: str
     model: str = ""
@@ -138,6 +159,7 @@ class Reply:
     statistics: tuple[ModelStatistics, ...] = ()
     config: str = ""
     executors: tuple[ExecutorFacts, ...] = ()
+    traced: tuple[TracedRun, ...] = ()
 
 
 def encode_question(question: Question) -> bytes:
@@ -185,7 +207,8 @@ def decode_reply(line: bytes) -> Reply:
         states = tuple(ModelState(**state) for state in facts["states"])
         executors = tuple(ExecutorFacts(**each) for each in facts.get("executors", ()))
         statistics = tuple(_statistics(each) for each in facts["statistics"])
-        return Reply(states, statistics, _text(facts["config"]), executors)
+        traced = tuple(TracedRun(**each) for each in facts.get("traced", ()))
+        return Reply(states, statistics, _text(facts["config"]), executors, traced)
     except (TypeError, KeyError, ValueError, AttributeError):
         raise ProtocolError("the control socket's answer cannot be read; update the older side") from None
 

@@ -50,6 +50,8 @@ STREAM: Final = 1
 """Flag of a REQUEST: its caller asks the same id again for each further answer, see `workers/streams.py`."""
 HOLDS: Final = 2
 """Flag of a REQUEST: its caller understands `HELD`."""
+TRACED: Final = 4
+"""Flag of a REQUEST: its node remembers for a while what it took, see `workers/traced.py`."""
 HELD: Final = 2
 """Flag of an ERROR: the request is lost, and its slots may still be written to: they stay out of use until the same
 ERROR has come with `RELEASED`."""
@@ -159,6 +161,11 @@ def may_be_second(frame: bytes) -> bool:
 def holds(frame: bytes) -> bool:
     """Whether the caller of a REQUEST, which was checked, understands `HELD`."""
     return frame[_FLAGS_AT] & HOLDS != 0
+
+
+def is_traced(frame: bytes) -> bool:
+    """Whether what a REQUEST takes, which was checked, is to be remembered."""
+    return frame[_FLAGS_AT] & TRACED != 0
 
 
 def is_held(frame: bytes) -> bool:

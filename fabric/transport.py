@@ -49,6 +49,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
     `reply_bytes` is a guess of the reply's size; a reply that is larger costs one more round trip, never a second run.
     `movable`: it may run twice, and another node could run it, so that it should not wait long for a silent one.
     `stream`: a decoupled model may be asked, whose next answer comes when the same id is asked again; local wire only.
+    `traced`: the node is to remember what it takes, for its control socket to tell; local wire only.
     """
 
     id: RequestId
@@ -60,6 +61,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
     reply_bytes: int
     movable: bool
     stream: bool
+    traced: bool
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
         reply_bytes: int = 0,
         movable: bool = False,
         stream: bool = False,
+        traced: bool = False,
     ) -> None:
         self.id = id
         self.model = model
@@ -82,6 +85,7 @@ class Call:  # mutable: made for each request, see fabric/frame_values.py
         self.reply_bytes = reply_bytes
         self.movable = movable
         self.stream = stream
+        self.traced = traced
 
 
 @final

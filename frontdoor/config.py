@@ -40,6 +40,8 @@ class FrontConfig:
     grace_s: float = 2.0
     """What calls that are being answered may take at the end."""
     tls: TlsFiles | None = None
+    traces: str = ""
+    """Where traces go: a file, or the URL of a collector of OpenTelemetry; empty takes none."""
 
     def __post_init__(self) -> None:
         if self.shm not in SHM_MODES:

@@ -1,7 +1,8 @@
-"""What a front door knows of its node's models: asked on the node's control socket, each second and on demand.
+"""What a front door knows of its node's models: asked on the node's control socket, each second, on news and on demand.
 
-Asking blocks, so it is done in a thread. Between two answers the last one holds; whether the node is ready at all is
-pushed by the node itself, so that its end is known at once. A node that hangs pushes nothing: it is felt for by a small
+Asking blocks, so it is done in a thread. Between two answers the last one holds; that there may be news, and whether
+the node is ready at all, is pushed by the node itself. Who asks for a model that is not known, or not ready, has the
+node asked at once: it may have been loaded a moment ago. A node that hangs pushes nothing: it is felt for by a small
 question several times a second. This module never runs a request. Read `fabric/local/control.py` for the questions.
 """
 
@@ -24,12 +25,14 @@ from frontdoor.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.control import ExecutorFacts, MemoryFacts, ModelState, ModelStatistics
+    from fabric.control import ExecutorFacts, MemoryFacts, ModelState, ModelStatistics, TracedRun
     from fabric.local.control import NodeControl
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A look has the node read its repository. What ends all service at once is pushed, and not looked for."""
+FRESH_S = 1.0
+"""How long a client's request waits for a look at most: a node that is slower is told as it was known."""
 CHANGES_MAX = 8
 """Models that clients may have loaded or unloaded at the same time; a node loads four."""
 PULSE_S = 0.2
@@ -49,6 +52,8 @@ class Desk:  # mutable: the last answers
         self._mute = False
         self._answers = True
         self._turns = Turns()
+        self._looks = Turns()
+        self._due = asyncio.Event()
         # Of its own: whatever else is asked (a load may take minutes) holds up neither pulse nor look.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="overspill-desk")
         self._slow = ThreadPoolExecutor(CHANGES_MAX, thread_name_prefix="overspill-change")
@@ -83,8 +88,21 @@ class Desk:  # mutable: the last answers
         async with asyncio.TaskGroup() as both:
             both.create_task(self._feel_for_ever())
             while True:
+                self._due.clear()
                 await self.look()
-                await asyncio.sleep(LOOK_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._due.wait()
+
+    def look_soon(self) -> None:
+        """There may be news of the models."""
+        self._due.set()
+
+    async def fresh(self) -> None:
+        """Has `models` be as the node has them now, if it answers soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_S if self._answers else 0.0):
+                await self.look()
 
     async def _feel_for_ever(self) -> None:
         """Notices a node that hangs, or that is back."""
@@ -112,6 +130,9 @@ class Desk:  # mutable: the last answers
 
     async def look(self) -> None:
         """Asks what models there are. A node that does not answer leaves what was known."""
+        await self._looks.ask("models", self._look)
+
+    async def _look(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             models = await loop.run_in_executor(self._threads, self._read, self.models)
@@ -146,6 +167,10 @@ class Desk:  # mutable: the last answers
         """The figures of one model, or of all."""
         question = partial(asyncio.to_thread, self._control.statistics, name, version)
         return await self._turns.ask(("statistics", name, version), question)
+
+    async def traced(self) -> tuple[TracedRun, ...]:
+        """What traced requests took at the node, each told once."""
+        return await self._turns.ask("traced", partial(asyncio.to_thread, self._control.traced))
 
     async def executors(self) -> tuple[ExecutorFacts, ...]:
         """The node's executors as they are now."""
@@ -195,11 +220,12 @@ class Desk:  # mutable: the last answers
             done.exception()  # told to whoever waits, if anybody does
 
     def _read(self, before: tuple[Model, ...]) -> tuple[Model, ...]:
-        known = {(model.name, model.version): model for model in before if model.ready}
-        return tuple(self._model(state, known.get((state.name, state.version))) for state in self._control.index())
+        known = {(model.name, model.version, model.serial): model for model in before if model.ready}
+        states = self._control.index()
+        return tuple(self._model(state, known.get((state.name, state.version, state.serial))) for state in states)
 
     def _model(self, state: ModelState, known: Model | None) -> Model:
-        model = Model(state.name, state.version, state.state, state.reason)
+        model = Model(state.name, state.version, state.state, state.reason, serial=state.serial)
         if not model.ready:
             return model
         if known is not None:

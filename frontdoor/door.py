@@ -7,16 +7,12 @@ it ends. This module speaks no protocol and runs no model. Read `frontdoor/over_
 
 from __future__ import annotations
 
-import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from fabric.control import LOADING, UNLOADING
 from fabric.deadline import Deadline
@@ -24,38 +20,38 @@ from fabric.errors import DeadlineExceeded, Fate, InvalidArgument, OverspillErro
 from frontdoor.aside import TEXT_INLINE_BYTES, aside
 from frontdoor.checks import check_wanted, spec_of, strange
 from frontdoor.classes import classified
+from frontdoor.copies import Copies, move
 from frontdoor.counters import Counters
 from frontdoor.cuda_regions import CudaRegion, check_outputs, specs_on_cards
-from frontdoor.failures import Refusal, Status
+from frontdoor.failures import Refusal, Status, late
+from frontdoor.traces import Traces
 from frontdoor.values import Done, Output, Place, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from fabric.layout import TensorSpec
     from frontdoor.clients import Owner
     from frontdoor.engine import Answered, Engine, Model, Staged
     from frontdoor.leases import Leases
     from frontdoor.regions import Held, Regions
+    from frontdoor.trace_context import Context
+    from frontdoor.traces import Trace
     from frontdoor.values import Asked
 
 _WHY = {
     LOADING: "it is being loaded; wait",
     UNLOADING: "it is being unloaded; load it again",
 }
-INLINE_COPY_BYTES = 1 << 20
-"""A copy up to this takes 0.15 ms, and to hand it to a thread as long on a busy machine: 1 MiB through shared memory
-took 1.07 ms so, and 1.16 to 1.42 by a thread."""
-COPY_THREADS = 2
-"""Copies share the memory's bandwidth, which two threads of a small machine fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the address of the client's end, and which of our ports it came to."""
+    """Who asks: the address of the client's end, which of our ports it came to, and the trace it is a part of."""
 
     peer: str
     port: int
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +63,24 @@ class DoorLimits:
 
 
 class Door:  # mutable: counts what is going on
-    """Inference over one engine. `leases` is None where shared memory is switched off."""
+    """Inference over one engine. `leases` is None where shared memory is off, `traces` where none are taken."""
 
-    def __init__(self, engine: Engine, regions: Regions, leases: Leases | None, limits: DoorLimits) -> None:
+    def __init__(
+        self, engine: Engine, regions: Regions, leases: Leases | None, limits: DoorLimits, traces: Traces | None = None
+    ) -> None:
         self.engine = engine
         self.regions = regions
         self.leases = leases
+        self.traces = traces or Traces()
         self.counters = Counters()
         self._limits = limits
         self._models: tuple[Model, ...] = ()
         self._by_name: dict[str, tuple[Model, ...]] = {}
-        self._threads = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="overspill-copy")
+        self._copies = Copies()
 
     def close(self) -> None:
         """Lets go of threads and regions."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._copies.close()
         self.regions.close()
 
     # What is there.
@@ -102,9 +101,18 @@ class Door:  # mutable: counts what is going on
             raise Refusal(Status.NOT_FOUND, f"there is no model {name[:80]!r}; there is {', '.join(close) or 'none'}")
         return found
 
-    def is_decoupled(self, asked: Asked) -> bool:
+    async def is_decoupled(self, asked: Asked) -> bool:
         """Whether a request is for a model that answers in a stream. Raises as `model` does."""
-        return self.model(asked.model, asked.version).decoupled
+        return (await self.found(asked.model, asked.version)).decoupled
+
+    async def found(self, name: str, version: str, *, ready: bool = True) -> Model:
+        """The same as `model`; the engine is asked anew before a request is refused for what is not there or not ready:
+        it may be by now."""
+        try:
+            return self.model(name, version, ready=ready)
+        except (Refusal, Unavailable):
+            await self.engine.fresh()
+        return self.model(name, version, ready=ready)
 
     def model(self, name: str, version: str = "", *, ready: bool = True) -> Model:
         """A model; without a version the highest one. Raises NOT_FOUND, and UNAVAILABLE unless it takes requests
@@ -136,6 +144,12 @@ class Door:  # mutable: counts what is going on
     async def infer(self, asked: Asked, caller: Caller, deadline: Deadline | None) -> Done:
         """Runs a request. `deadline` is the client's, if it told one. Raises OverspillError; cancelling it cancels the
         request wherever it is. Whoever gets a reply releases it."""
+        if not self.traces.taken or (trace := self.traces.begin(asked.model, caller.context)) is None:
+            return await self._infer(asked, caller, deadline, None)
+        with self.traces.ending(trace):
+            return await self._infer(asked, caller, deadline, trace)
+
+    async def _infer(self, asked: Asked, caller: Caller, deadline: Deadline | None, trace: Trace | None) -> Done:
         until = self._begin(asked, deadline)
         try:
             model = await self._checked_model(asked)
@@ -144,25 +158,34 @@ class Door:  # mutable: counts what is going on
                 raise Refusal(Status.UNIMPLEMENTED, told)
             with ExitStack() as held:
                 staged, regions = await self._stage(model, asked, caller, until, held)
-                answered = await staged.run(until, asked.options.priority)
+                answered = await staged.run(until, asked.options.priority, trace)
                 return await self._done(model, asked, answered, regions)
         except DeadlineExceeded as error:
-            raise _late(asked, error, own=until == deadline) from None
+            raise late(error, limited=asked.options.timeout_us > 0 and until != deadline) from None
         finally:
             self.counters.running -= 1
 
     async def stream(self, asked: Asked, caller: Caller, deadline: Deadline | None) -> AsyncGenerator[Done, None]:
         """The same for a decoupled model, answer by answer: the model goes on when the next one is asked for."""
+        trace = self.traces.begin(asked.model, caller.context) if self.traces.taken else None
+        with self.traces.ending(trace):
+            async with aclosing(self._stream(asked, caller, deadline, trace)) as answers:
+                async for done in answers:
+                    yield done
+
+    async def _stream(
+        self, asked: Asked, caller: Caller, deadline: Deadline | None, trace: Trace | None
+    ) -> AsyncGenerator[Done, None]:
         until = self._begin(asked, deadline)
         try:
             model = await self._checked_model(asked)
             with ExitStack() as held:
                 staged, regions = await self._stage(model, asked, caller, until, held)
-                async with aclosing(staged.stream(until, asked.options.priority)) as answers:
+                async with aclosing(staged.stream(until, asked.options.priority, trace)) as answers:
                     async for answered in answers:
                         yield await self._done(model, asked, answered, regions)
         except DeadlineExceeded as error:
-            raise _late(asked, error, own=until == deadline) from None
+            raise late(error, limited=asked.options.timeout_us > 0 and until != deadline) from None
         finally:
             self.counters.running -= 1
 
@@ -183,7 +206,7 @@ class Door:  # mutable: counts what is going on
         return until
 
     async def _checked_model(self, asked: Asked) -> Model:
-        model = self.model(asked.model, asked.version)
+        model = await self.found(asked.model, asked.version)
         if strange(model, asked):
             model = await self.engine.refreshed(model)  # a reload may have brought outputs that were not known
         check_wanted(model, asked)
@@ -234,10 +257,10 @@ class Door:  # mutable: counts what is going on
             if isinstance(given.data, Place):
                 region, offset = regions[given.data.region], given.data.offset
                 self.counters.bytes_in[region.way] += len(view)
-                await self._copy(len(view) * region.is_copied, partial(region.read_into, offset, view))
+                await self._copies.run(len(view) * region.is_copied, partial(region.read_into, offset, view))
             else:
                 self.counters.bytes_in["raw"] += len(view)
-                await self._copy(len(view), partial(_move, given.data, view))
+                await self._copies.run(len(view), partial(move, given.data, view))
 
     async def _hand_out(
         self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Held]
@@ -268,31 +291,4 @@ class Door:  # mutable: counts what is going on
                 f" {place.nbytes}; give it more",
             )
         self.counters.bytes_out[region.way] += spec.nbytes
-        await self._copy(spec.nbytes * region.is_copied, partial(region.write_from, place.offset, view))
-
-    async def _copy(self, nbytes: int, work: Callable[[], None]) -> None:
-        """Runs a copy, in a thread if it is large. A cancelled wait ends when the copy has: its memory is in use."""
-        if nbytes <= INLINE_COPY_BYTES:
-            if nbytes:
-                work()
-            return
-        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait({running})
-            running.exception()  # nobody is there to be told
-            raise
-
-
-def _move(source: memoryview, target: memoryview) -> None:
-    # numpy lets other threads run while it copies; a slice assignment would not.
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-
-
-def _late(asked: Asked, error: DeadlineExceeded, *, own: bool) -> OverspillError:
-    """What a client is told of a time that is over: the protocol's own limit has Triton's word, its deadline is its
-    `own`."""
-    if asked.options.timeout_us and not own:
-        return Refusal(Status.UNAVAILABLE, f"timeout of the request: {error}", error.fate)
-    return error
+        await self._copies.run(spec.nbytes * region.is_copied, partial(region.write_from, place.offset, view))

@@ -15,9 +15,10 @@ from fabric.control import READY
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from fabric.control import ModelStatistics
+    from fabric.control import ModelStatistics, TracedRun
     from fabric.deadline import Deadline
     from fabric.layout import TensorSpec
+    from frontdoor.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Model:
     outputs: tuple[Tensor, ...] = ()
     decoupled: bool = False
     """It gives none, one or many answers to a request."""
+    serial: int = 0
+    """Another one after each load, where the engine tells."""
 
     @property
     def ready(self) -> bool:
@@ -80,10 +83,10 @@ class Staged(Protocol):
         """Where each input is to be written, in the order of the specs given, each of exactly its `nbytes`; none for
         those that are only referred to."""
 
-    async def run(self, deadline: Deadline, priority: int) -> Answered:
-        """Runs the request. Cancelling it cancels the request. Raises OverspillError."""
+    async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> Answered:
+        """Runs the request. Cancelling it cancels the request; a `trace` is told of it. Raises OverspillError."""
 
-    def stream(self, deadline: Deadline, priority: int) -> AsyncGenerator[Answered, None]:
+    def stream(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> AsyncGenerator[Answered, None]:
         """Runs the request of a decoupled model; each answer is awaited when it is asked for. Raises OverspillError."""
 
     def release(self) -> None:
@@ -105,6 +108,13 @@ class Engine(Protocol):
 
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> Staged:
         """Memory for the inputs of one request. Raises OverspillError: what the model does not take, or no room."""
+
+    async def fresh(self) -> None:
+        """Has `models` tell what there is now, not what there was a moment ago. Never raises."""
+
+    async def traced(self) -> tuple[TracedRun, ...]:
+        """What traced requests took, told once each, where the engine does not tell their trace. Raises
+        OverspillError."""
 
     async def refreshed(self, model: Model) -> Model:
         """The model as it is now, asked for anew: metadata may have changed with a reload. Raises OverspillError."""

@@ -31,12 +31,6 @@ EXTENSIONS = (
     "parameters", "trace", "logging",
 )  # fmt: skip
 HANDLE_BYTES = 64  # sizeof(cudaIpcMemHandle_t), cuda_runtime_api.h
-_TRACE = (
-    ("log_frequency", ("0",)), ("trace_count", ("-1",)), ("trace_file", ("",)), ("trace_level", ("OFF",)),
-    ("trace_mode", ("triton",)), ("trace_rate", ("1000",)),
-)  # fmt: skip
-"""Triton's trace settings at rest; traces are not taken here."""
-
 Setting = bool | int | str
 FACTS_BYTES_MAX = 1 << 20
 """Of a request that is no inference: a configuration is the longest of them, and has some kilobytes."""
@@ -62,10 +56,7 @@ class Facts:  # mutable: remembers log settings
         }  # fmt: skip
         self.name = name
         self.draining = False
-        try:
-            self.version = version("overspill")
-        except PackageNotFoundError:  # run from a checkout that was never installed
-            self.version = "0+checkout"
+        self.version = own_version()
 
     # Health and metadata.
 
@@ -74,7 +65,8 @@ class Facts:  # mutable: remembers log settings
         return self._engine.ready and not self.draining
 
     def model_ready(self, name: str, version: str) -> bool:
-        """Whether a model takes requests; one that is not there does not. Raises INVALID_ARGUMENT."""
+        """Whether a model takes requests, as far as is known; one that is not there does not. Raises
+        INVALID_ARGUMENT."""
         try:
             return self.ready() and self._door.model(name, version, ready=False).ready
         except Refusal as error:
@@ -82,34 +74,41 @@ class Facts:  # mutable: remembers log settings
                 return False
             raise
 
+    async def model_ready_now(self, name: str, version: str) -> bool:
+        """The same; the engine is asked anew before the answer is no."""
+        if not self.model_ready(name, version):
+            await self._engine.fresh()
+        return self.model_ready(name, version)
+
     def knows(self, name: str) -> bool:
         """Whether there is a model of that name, ready or not."""
         return any(model.name == name for model in self._engine.models())
 
     async def metadata(self, name: str, version: str) -> tuple[Model, tuple[str, ...]]:
         """A model as it is now, and all its versions that serve. Raises NOT_FOUND or UNAVAILABLE."""
-        model = await self._engine.refreshed(self._door.model(name, version))
+        model = await self._engine.refreshed(await self._door.found(name, version))
         return model, tuple(each.version for each in self._door.versions(name) if each.ready)
 
     async def config(self, name: str, version: str) -> str:
         """A model's configuration as JSON of Triton's message."""
-        return await self._engine.config(self._door.model(name, version))
+        return await self._engine.config(await self._door.found(name, version))
 
     async def statistics(self, name: str, version: str) -> tuple[ModelStatistics, ...]:
         """Figures of one model, or of all. Raises INVALID_ARGUMENT for one that is not there, as Triton does."""
         if name:
             try:
-                self._door.model(name, version, ready=False)
+                await self._door.found(name, version, ready=False)
             except Refusal as error:
                 raise InvalidArgument(str(error)) from None
         return await self._engine.statistics(name, version)
 
     # Repository.
 
-    def index(self, repository: str, *, ready: bool) -> tuple[Model, ...]:
+    async def index(self, repository: str, *, ready: bool) -> tuple[Model, ...]:
         """All models, or those that are ready."""
         if repository:
             raise Refusal(Status.NOT_FOUND, f"there is no repository {repository[:80]!r}; leave the name out")
+        await self._engine.fresh()
         return tuple(model for model in self._engine.models() if model.ready or not ready)
 
     async def load(self, name: str, parameters: Mapping[str, Setting | bytes]) -> None:
@@ -138,7 +137,7 @@ class Facts:  # mutable: remembers log settings
 
     def _check_control(self) -> None:
         if not self._permits.control:
-            told = "clients may not load or unload models here; ask a node that runs with --model-control explicit"
+            told = "clients may not change models or settings here; ask a node that runs with --model-control explicit"
             raise Unavailable(told)
 
     # Shared memory.
@@ -182,16 +181,15 @@ class Facts:  # mutable: remembers log settings
     # Settings.
 
     def trace(self, model: str, changes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Trace settings. Raises UNIMPLEMENTED for any but those that stand."""
+        """Trace settings of all models, or of one, changed if the operator allows it. Raises UNIMPLEMENTED where there
+        is no place for traces."""
         if model:
             self._door.versions(model)
-        known = dict(_TRACE)
-        for key, values in changes.items():
-            if key not in known:
-                raise InvalidArgument(f"trace setting {key[:80]!r} is unknown; known are {', '.join(known)}")
-            if values and values != known[key]:  # no value at all asks for the default
-                raise Refusal(Status.UNIMPLEMENTED, "traces are not taken here; leave trace_level OFF")
-        return _TRACE
+        traces = self._door.traces
+        if changes and traces.taken:
+            self._check_control()
+        traces.change(model, changes)
+        return traces.told(model)
 
     def logging(self, changes: Mapping[str, Setting]) -> tuple[tuple[str, Setting], ...]:
         """Log settings of the front door's process, changed if the operator allows it."""
@@ -215,6 +213,14 @@ class Facts:  # mutable: remembers log settings
             if self._log[key]:
                 return level
         return logging.CRITICAL
+
+
+def own_version() -> str:
+    """The version of this package."""
+    try:
+        return version("overspill")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "0+checkout"
 
 
 def check_size(nbytes: int) -> None:

@@ -79,6 +79,12 @@ def status_of(error: OverspillError) -> Status:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), Status.INTERNAL)
 
 
+def late(error: errors.DeadlineExceeded, *, limited: bool) -> OverspillError:
+    """What a client is told of a time that is over: the protocol's own limit (`limited`) has Triton's word, its
+    deadline is its own."""
+    return Refusal(Status.UNAVAILABLE, f"timeout of the request: {error}", error.fate) if limited else error
+
+
 def sentence(error: OverspillError) -> str:
     """What a client reads of an error: bounded, since it may hold what the client sent, and gRPC drops the whole answer
     if its trailing metadata (in which each byte may take three) are over 8 KiB."""

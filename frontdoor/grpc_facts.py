@@ -56,7 +56,7 @@ class GrpcFacts:
         return message("ServerReadyResponse")(ready=self._facts.ready())
 
     async def _model_ready(self, request: Any, _caller: Caller) -> Any:
-        return message("ModelReadyResponse")(ready=self._facts.model_ready(request.name, request.version))
+        return message("ModelReadyResponse")(ready=await self._facts.model_ready_now(request.name, request.version))
 
     async def _server_metadata(self, _request: Any, _caller: Caller) -> Any:
         from frontdoor.facts import EXTENSIONS
@@ -87,7 +87,7 @@ class GrpcFacts:
 
     async def _index(self, request: Any, _caller: Caller) -> Any:
         told = message("RepositoryIndexResponse")()
-        for model in self._facts.index(request.repository_name, ready=request.ready):
+        for model in await self._facts.index(request.repository_name, ready=request.ready):
             told.models.add(name=model.name, version=model.version, state=model.state, reason=model.reason)
         return told
 

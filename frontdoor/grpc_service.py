@@ -30,12 +30,14 @@ from frontdoor.grpc_infer import (
     write_stream_error,
     write_stream_response,
 )
+from frontdoor.trace_context import PARENT, STATE, read_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 
     from frontdoor.door import Door
     from frontdoor.grpc_facts import GrpcFacts
+    from frontdoor.trace_context import Context as TraceContext
     from frontdoor.values import Asked, Done
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ class GrpcService:
         try:
             asked = await _asked(raw)
             request_id = asked.id
-            if self._door.is_decoupled(asked):
+            if await self._door.is_decoupled(asked):
                 return await _step(self._decoupled(asked, caller, deadline))
             done = await self._door.infer(asked, caller, deadline)
             answer = _written(done, final=True)
@@ -184,7 +186,7 @@ class GrpcService:
         return write_stream_error(request_id, sentence(known))
 
     def _caller(self, context: Context) -> Caller:
-        return Caller(context.peer(), self._port)
+        return Caller(context.peer(), self._port, _context_of(context) if self._door.traces.taken else None)
 
 
 class _Ahead:  # mutable: its next answer
@@ -250,11 +252,17 @@ def _parsed(kind: Any, raw: bytes, name: str) -> Any:
     return request
 
 
+def _context_of(context: Context) -> TraceContext | None:
+    metadata = dict(context.invocation_metadata() or ())
+    return read_context(metadata.get(PARENT, ""), metadata.get(STATE, ""))
+
+
 def _deadline(context: Context) -> Deadline | None:
+    """What the client grants, a day at most; None where it says nothing."""
     remaining_s = context.time_remaining()
-    if remaining_s is None or remaining_s > TIMEOUT_MAX_S:  # gRPC tells some hundred years for none
+    if remaining_s is None:
         return None
-    return Deadline(time.monotonic() + max(0.0, remaining_s))
+    return Deadline(time.monotonic() + min(max(0.0, remaining_s), TIMEOUT_MAX_S))
 
 
 async def _refuse(context: Context, error: OverspillError) -> NoReturn:

@@ -77,7 +77,7 @@ class HttpFacts:
         return web.Response(status=200 if self.facts.ready() else 400)
 
     async def _model_ready(self, request: web.Request) -> web.Response:
-        ready = self.facts.model_ready(*_named(request))
+        ready = await self.facts.model_ready_now(*_named(request))
         return web.Response(status=200 if ready else 400)
 
     async def _model(self, request: web.Request) -> web.Response:
@@ -103,7 +103,7 @@ class HttpFacts:
         ready = wanted.get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidArgument(f"'ready' is {ready!r}; give true or false")
-        models = self.facts.index(request.match_info.get("repository", ""), ready=ready)
+        models = await self.facts.index(request.match_info.get("repository", ""), ready=ready)
         return web.json_response([_indexed(model) for model in models])
 
     async def _load(self, request: web.Request) -> web.Response:

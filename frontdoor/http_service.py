@@ -7,6 +7,7 @@ port. Read `frontdoor/http_facts.py` and `frontdoor/serving.py` next.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from frontdoor.facts import told
 from frontdoor.failures import sentence, status_of
 from frontdoor.http_body import BODY, Bodies, BodyTooLarge
 from frontdoor.http_infer import HEADER_LENGTH, read_bare, read_request, text_bytes, text_length, write_response
+from frontdoor.trace_context import PARENT, STATE, read_context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -80,11 +82,15 @@ class HttpService:
         body: bytes = request[BODY]
         header = request.headers.get(HEADER_LENGTH)
         if header == "0":
-            asked = read_bare(self._door.model(model, version), version, body)
+            asked = read_bare(await self._door.found(model, version), version, body)
         else:
             work = partial(read_request, model, version, body, header)
             asked = work() if text_length(body, header) <= TEXT_INLINE_BYTES else await aside(work)
-        done = await self._door.infer(asked, caller_of(request), None)
+        caller = caller_of(request)
+        if self._door.traces.taken:
+            context = read_context(request.headers.get(PARENT, ""), request.headers.get(STATE, ""))
+            caller = replace(caller, context=context)
+        done = await self._door.infer(asked, caller, None)
         try:
             answer, behind = await self._written(done)
         finally:

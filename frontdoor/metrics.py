@@ -107,6 +107,8 @@ def _of_door(door: Door) -> Iterator[Family]:
         samples = tuple(((("way", way),), float(count)) for way, count in sorted(counter.items()))
         yield Family(f"overspill_frontdoor_bytes_{name}", f"Bytes of tensors that came {name}", "counter", samples)
     expired = door.leases.expired if door.leases is not None else 0
+    traced = tuple(((("state", state),), float(count)) for state, count in sorted(door.traces.counts.items()))
+    yield Family("overspill_frontdoor_traces", "Traces of requests by what became of them", "counter", traced)
     yield Family("overspill_frontdoor_running", "Inferences on their way", "gauge", (((), counters.running),))
     yield Family("overspill_shm_regions", "Registered regions of shared memory", "gauge", (((), len(door.regions)),))
     yield Family("overspill_shm_bytes", "Bytes of them", "gauge", (((), door.regions.nbytes),))

@@ -28,11 +28,12 @@ from frontdoor.room import Room
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from fabric.control import ModelStatistics
+    from fabric.control import ModelStatistics, TracedRun
     from fabric.layout import Layout, TensorSpec
     from fabric.transport import Answer
     from frontdoor.desk import Desk
     from frontdoor.engine import Model
+    from frontdoor.traces import Trace
 
 OPEN_TIMEOUT_S = 5.0
 _NOTHING = Body(layout_of(()), b"")
@@ -70,6 +71,14 @@ class NodeEngine:  # mutable: owns a session
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called with each news of the node."""
         self._desk.on_news(call)
+
+    async def fresh(self) -> None:
+        """Asks the node what models it has."""
+        await self._desk.fresh()
+
+    async def traced(self) -> tuple[TracedRun, ...]:
+        """What the node remembers of traced requests."""
+        return await self._desk.traced()
 
     async def refreshed(self, model: Model) -> Model:
         """Asks the node for the model's configuration again."""
@@ -221,24 +230,32 @@ class NodeStaged:  # mutable: run, then released once
         places = zip(self._layout.specs, self._layout.offsets, strict=True)
         return tuple(whole[offset : offset + spec.nbytes] for spec, offset in places if not spec.referred)
 
-    async def run(self, deadline: Deadline, priority: int) -> NodeAnswered:
+    async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> NodeAnswered:
         """Sends the request once."""
         memory = self._memory if isinstance(self._memory, Lease) else bytes(self._memory)
         request, ack_no = self._engine.began()
+        if trace is not None:
+            trace.request = request
         try:
-            call = Call(request, self._model, Body(self._layout, memory), ack_no, priority)
+            call = Call(request, self._model, Body(self._layout, memory), ack_no, priority, traced=trace is not None)
             return NodeAnswered(await self._channel.call_async(call, deadline))
         finally:
             self._engine.ended(request)
 
-    async def stream(self, deadline: Deadline, priority: int) -> AsyncGenerator[NodeAnswered, None]:
+    async def stream(
+        self, deadline: Deadline, priority: int, trace: Trace | None = None
+    ) -> AsyncGenerator[NodeAnswered, None]:
         """Sends the request, and asks the same id again for each further answer; the last one has no tensors."""
         memory = self._memory if isinstance(self._memory, Lease) else bytes(self._memory)
         body = Body(self._layout, memory)
         request, ack_no = self._engine.began()
+        if trace is not None:
+            trace.request = request
         try:
             while True:
-                call = Call(request, self._model, body, ack_no, priority, stream=True)
+                call = Call(
+                    request, self._model, body, ack_no, priority, stream=True, traced=trace is not None
+                )  # fmt: skip
                 answered = NodeAnswered(await self._channel.call_async(call, deadline))
                 if not answered.outputs:
                     answered.release()

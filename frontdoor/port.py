@@ -2,8 +2,9 @@
 
 It is a child of the node, like the ports of its network wires, because gRPC's threads and large copies hold the
 interpreter's lock, which must not touch the node; and whatever a client does to it, the node and its other callers
-serve on. The node starts it with one line of JSON on its input, and tells it `ready`, `not ready`, `drain` and `beat`;
-the end of the input ends it. This module never runs a model. Read `frontdoor/over_node.py` next.
+serve on. The node starts it with one line of JSON on its input, and tells it `ready`, `not ready`, `news` (of its
+models), `drain` and `beat`; the end of the input ends it. This module never runs a model. Read
+`frontdoor/over_node.py` next.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def front_config(settings: dict[str, Any]) -> FrontConfig:
     return FrontConfig(
         settings["host"], settings["port"], settings["http_port"], settings["timeout_s"],
         settings["message_bytes_max"], settings["shm"], settings["shm_lease_s"], settings["control"],
-        settings["grace_s"], tls,
+        settings["grace_s"], tls, settings["traces"],
     )  # fmt: skip
 
 
@@ -92,6 +93,8 @@ async def _obey(desk: Desk) -> None:
                 desk.drain()
             elif word == "beat":  # answered from the loop, as a sign that it turns
                 _say({"beat": True})
+            elif word == "news":
+                desk.look_soon()
             elif word in {"ready", "not ready"}:
                 desk.tell_ready(ready=word == "ready")
     finally:

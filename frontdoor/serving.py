@@ -7,6 +7,7 @@ requests. Read `frontdoor/port.py` for the one beside a node.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from fabric.rpc_fallback.lane_server import listen
 from fabric.rpc_fallback.tls import server_context, server_credentials
 from frontdoor.door import Door, DoorLimits
-from frontdoor.facts import Facts, Permits
+from frontdoor.facts import Facts, Permits, own_version
 from frontdoor.grpc_facts import GrpcFacts
 from frontdoor.grpc_health import Health
 from frontdoor.grpc_server import ENVELOPE_BYTES, GrpcServer
@@ -25,10 +26,15 @@ from frontdoor.http_server import HttpServer
 from frontdoor.http_service import HttpService, caller_of
 from frontdoor.leases import Leases
 from frontdoor.regions import Regions
+from frontdoor.trace_writer import TraceWriter, open_sink
+from frontdoor.traces import Traces
 
 if TYPE_CHECKING:
     from frontdoor.config import FrontConfig
     from frontdoor.engine import Engine
+
+LAST_TRACES_S = 2.0
+"""What a collector that does not answer may add to the end."""
 
 
 class FrontDoor:  # mutable: open, then closed
@@ -40,7 +46,9 @@ class FrontDoor:  # mutable: open, then closed
         leases = None
         if config.shm != "off":
             leases = Leases(regions, time.monotonic, config.shm_lease_s, anywhere=config.shm == "trust")
-        self.door = Door(engine, regions, leases, DoorLimits(config.timeout_s))
+        self._writer: TraceWriter | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self.door = Door(engine, regions, leases, DoorLimits(config.timeout_s), self._make_traces(engine, name))
         self._facts = Facts(self.door, Permits(config.control), name)
         self._health = Health(self._facts)
         self._grpc: GrpcServer | None = None
@@ -48,6 +56,13 @@ class FrontDoor:  # mutable: open, then closed
         self._sweep: asyncio.Task[None] | None = None
         self.port = self.http_port = 0
         engine.on_change(self._health.changed)
+
+    def _make_traces(self, engine: Engine, name: str) -> Traces:
+        where, bits = self._config.traces, random.SystemRandom().getrandbits  # of many nodes no two may have one id
+        if not where:
+            return Traces()
+        self._writer = TraceWriter(open_sink(where), engine, name, own_version(), bits)
+        return Traces(where, self._writer.put, time.monotonic_ns, time.time_ns, bits, self._writer.counts)
 
     async def start(self) -> None:
         """Listens; `port` and `http_port` are known afterwards. Raises AddressInUse or ConfigError, with nothing left
@@ -65,6 +80,8 @@ class FrontDoor:  # mutable: open, then closed
             raise
         if self.door.leases is not None:
             self._sweep = asyncio.create_task(self.door.leases.sweep_for_ever())
+        if self._writer is not None:
+            self._writing = asyncio.create_task(self._writer.write_for_ever())
 
     async def _start_http(self) -> None:
         config = self._config
@@ -91,8 +108,13 @@ class FrontDoor:  # mutable: open, then closed
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s + 5.0):
                     await self._http.stop()
-        if self._sweep is not None:
-            self._sweep.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sweep
+        for task in (self._sweep, self._writing):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        if self._writer is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s + LAST_TRACES_S):
+                    await self._writer.write(last=True)
         self.door.close()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from discovery.instance import Change, Instance, ModelFacts, TensorFacts
-    from fabric.control import ModelStatistics
+    from fabric.control import ModelStatistics, TracedRun
     from fabric.deadline import Deadline
     from fabric.layout import TensorSpec
     from router.aio import AsyncRouter
@@ -89,6 +89,14 @@ class RouterEngine:  # mutable: what the registry said, and figures
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called when models come, go, or can or cannot be had."""
         self._calls.append(call)
+
+    async def fresh(self) -> None:
+        """Looks at the router once more."""
+        self._look()
+
+    async def traced(self) -> tuple[TracedRun, ...]:
+        """None: what is known of a request is told to its trace with the reply."""
+        return ()
 
     async def refreshed(self, model: Model) -> Model:
         """The model as it is known now."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fabric.layout import TensorSpec
     from fabric.message import Body
     from frontdoor.ledger import Tally
+    from frontdoor.traces import Trace
     from router.aio import AsyncRouter
     from router.reply import Reply
 
@@ -46,7 +47,7 @@ class RouterStaged:
         places = zip(layout.specs, layout.offsets, strict=True)
         return tuple(memory.view[offset : offset + spec.nbytes] for spec, offset in places)
 
-    async def run(self, deadline: Deadline, priority: int) -> RouterAnswered:
+    async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> RouterAnswered:
         """Sends the request, as often as the router's rules allow."""
         began_ns = time.monotonic_ns()
         self._tally.pending += 1
@@ -60,14 +61,22 @@ class RouterStaged:
         finally:
             self._tally.pending -= 1
         self._answered(self._model)
-        trace = reply.trace
-        queue_ns, compute_ns = int(trace.queue_ms * 1e6), int(trace.compute_ms * 1e6)
+        way = reply.trace
+        if trace is not None:  # by the clocks of another host, so these are no spans
+            trace.tell(
+                ("overspill.worker", way.worker), ("overspill.wire", way.wire), ("overspill.attempts", way.attempts),
+                ("overspill.generation", way.generation), ("overspill.queue_ms", way.queue_ms),
+                ("overspill.compute_ms", way.compute_ms), ("overspill.transport_ms", way.transport_ms),
+            )  # fmt: skip
+        queue_ns, compute_ns = int(way.queue_ms * 1e6), int(way.compute_ms * 1e6)
         self._tally.answered(time.monotonic_ns() - began_ns, queue_ns, compute_ns, int(time.time() * 1000))
         return RouterAnswered(reply)
 
-    async def stream(self, deadline: Deadline, priority: int) -> AsyncGenerator[RouterAnswered, None]:
+    async def stream(
+        self, deadline: Deadline, priority: int, trace: Trace | None = None
+    ) -> AsyncGenerator[RouterAnswered, None]:
         """The one answer: streams of decoupled models are their nodes' own."""
-        yield await self.run(deadline, priority)
+        yield await self.run(deadline, priority, trace)
 
     def release(self) -> None:
         """Gives the memory back, once no node may read it any more."""

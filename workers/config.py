@@ -74,6 +74,8 @@ class NodeConfig:
     """Stock clients' shared memory: `copy` moves bytes by system calls, `trust` maps it, `off` refuses it."""
     frontdoor_shm_lease_s: float = 3.0
     """How long regions outlive the client that registered them; 0 for ever."""
+    frontdoor_traces: str = ""
+    """Where traces of stock clients' requests go: a file, or a collector's URL (OTLP over HTTP); empty takes none."""
     rdma_device: str = ""
     """The RDMA device to use, such as mlx5_0; empty takes the best one."""
     rdma_gid_index: int = -1

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workers.card_memory import CardMemory
     from workers.library import ModelLibrary
     from workers.shell import ExecutorShell
+    from workers.traced import TracedRuns
 
 PEERS_MAX: Final = 64
 BACKLOG: Final = 64
@@ -56,10 +57,13 @@ class _Peer:  # mutable: reads a question, then writes an answer
 class ControlListener:  # mutable: owns the socket and its peers
     """Listens on `path`, whose folder is the node's own, until `close`. Raises OSError when it cannot."""
 
-    def __init__(self, reactor: Reactor, path: str, library: ModelLibrary, card_memory: CardMemory) -> None:
+    def __init__(
+        self, reactor: Reactor, path: str, library: ModelLibrary, card_memory: CardMemory, traced: TracedRuns
+    ) -> None:
         self._reactor = reactor
         self._library = library
         self._card_memory = card_memory
+        self._traced = traced
         self._path = Path(path)
         self._peers: set[_Peer] = set()
         self._uids = {os.getuid(), 0}
@@ -135,6 +139,8 @@ class ControlListener:  # mutable: owns the socket and its peers
             self._send(peer, Reply(config=seen.config(question.model, question.version)))
         elif word == "executors":
             self._send(peer, Reply(executors=tuple(_facts_of(shell) for shell in library.crew.shells)))
+        elif word == "traced":
+            self._send(peer, Reply(traced=self._traced.take()))
         elif word == "load":
             library.load(question.model, question.config, lambda error: self._send(peer, error or Reply()))
         elif word == "unload":
@@ -147,8 +153,8 @@ class ControlListener:  # mutable: owns the socket and its peers
             self._send(peer, Reply())
         else:
             raise InvalidArgument(
-                f"a node cannot be asked for {word[:40]!r}; ask for index, statistics, config, executors, load, unload,"
-                " open_memory or close_memory"
+                f"a node cannot be asked for {word[:40]!r}; ask for index, statistics, config, executors, traced, load,"
+                " unload, open_memory or close_memory"
             )
 
     def _open_memory(self, peer: _Peer, memory: MemoryFacts) -> None:

@@ -94,7 +94,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         try:
             self._page = LoadWriter(self._reactor, self._folder, self._epoch, self._admission, self._reception)
             place, memory = control_path(self._socket_path), self._admission.card_memory
-            self._control = ControlListener(self._reactor, place, self._library, memory)
+            self._control = ControlListener(self._reactor, place, self._library, memory, self._reception.traced)
         except OSError as error:
             why = error.strerror or str(error)  # a path that is too long has no number of the system's
             raise ConfigError(f"{self._folder} cannot be used ({why}); set runtime_dir to a short one") from None
@@ -158,6 +158,7 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         instance = self._instance()
         if self._port is not None:
             self._port.tell_ready(ready=self._condition().serves and not self._draining)
+            self._port.tell_news()
         if instance == self._published:
             return
         if self._published is None or instance.readiness is not self._published.readiness:

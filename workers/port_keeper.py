@@ -105,6 +105,10 @@ class PortKeeper:  # mutable: owns the process
             self._settings = replace(self._settings, ready=ready)
             self._tell("ready" if ready else "not ready")
 
+    def tell_news(self) -> None:
+        """The node's models may be others now; for a front door alone."""
+        self._tell("news")
+
     def drain(self) -> None:
         """New callers are refused."""
         self._stopping = True

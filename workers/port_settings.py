@@ -77,6 +77,7 @@ class FrontSettings:
     shm: str
     shm_lease_s: float
     control: bool
+    traces: str = ""
     grace_s: float = GRACE_S
     parent_pid: int = 0
     ready: bool = False

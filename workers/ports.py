@@ -86,6 +86,11 @@ class Ports:  # mutable: owns processes
             if one is not None:
                 one.tell_ready(ready=ready)
 
+    def tell_news(self) -> None:
+        """Has the front door look what models there are, instead of waiting until it does."""
+        if self._front is not None:
+            self._front.tell_news()
+
     def drain(self) -> None:
         """New callers are refused."""
         for one in self._all:
@@ -107,5 +112,5 @@ def _front(config: NodeConfig, socket: str, node_id: str, epoch: int) -> FrontSe
     return FrontSettings(
         host, port, http_port, config.tls_cert, config.tls_key, config.tls_ca, config.arena_bytes_max, socket, node_id,
         epoch, config.frontdoor_timeout_s, config.frontdoor_message_bytes_max, config.frontdoor_shm,
-        config.frontdoor_shm_lease_s, control=config.model_control == "explicit",
+        config.frontdoor_shm_lease_s, control=config.model_control == "explicit", traces=config.frontdoor_traces,
     )  # fmt: skip

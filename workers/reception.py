@@ -17,7 +17,7 @@ from fabric.errors import (
     OverspillError,
     StaleEpoch,
 )
-from fabric.frame import ErrorFrame, Load, decode_request, encode_error
+from fabric.frame import ErrorFrame, Load, decode_request, encode_error, is_traced
 from workers.blame import learn, too_late
 from workers.dedupe import Dedupe, Finished
 from workers.handover import DELIVERED, KEPT, PASSED, RAN
@@ -28,6 +28,7 @@ from workers.places import check_places
 from workers.resends import Resends, deadline_s
 from workers.sentinel import Suspects
 from workers.statistics import CANCELED, OTHER, REJECTED
+from workers.traced import TracedRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ class Reception:  # mutable: the node's requests
         self._admission = admission
         self._executors_changed = executors_changed
         self.dedupe = Dedupe()
+        self.traced = TracedRuns()
         self._suspects = Suspects()
         self._losses = Losses(admission, self.dedupe, self._suspects, self._loss_frame, self._arm_expiry)
         self._onward = Onward(admission, lambda: self.crew)
@@ -158,6 +160,8 @@ class Reception:  # mutable: the node's requests
             self._admission.over(job)
             now, desks = monotonic(), self._admission.desks
             learn(job, flags, spent, now, desks[holder[0]] if len(desks) > 1 else None)
+            if flags & KEPT and is_traced(job.asked.frame):
+                self.traced.ran(job, spent, holder)
             client = self.dedupe.clients[job.client_id]
             if flags & RAN:
                 client.ended(job.request_no, Finished(frame, now, holder if flags & KEPT else None))

@@ -154,7 +154,8 @@ class Shelved:  # mutable: one model over all its versions
         newest = self.attempt.entry if self.attempt is not None and self.attempt.entry is not None else self.entry
         beside = newest.version if newest is not None else ""
         if stage in {ModelStage.SERVING, ModelStage.RELOADING}:
-            rows = [ModelState(self.name, self.version, READY, self.reason if beside == self.version else "")]
+            reason, serial = self.reason if beside == self.version else "", self.source.serial if self.source else 0
+            rows = [ModelState(self.name, self.version, READY, reason, serial)]
             if beside != self.version and (self.reason or stage is ModelStage.RELOADING):
                 state = LOADING if stage is ModelStage.RELOADING else UNAVAILABLE
                 rows.append(ModelState(self.name, beside, state, self.reason if state is UNAVAILABLE else ""))

@@ -17,7 +17,7 @@ from fabric.errors import AccessDenied, DeadlineExceeded, Fate, ProtocolError, U
 from fabric.local.address import PATH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from fabric.control import ExecutorFacts, MemoryFacts, ModelState, ModelStatistics, Reply
+    from fabric.control import ExecutorFacts, MemoryFacts, ModelState, ModelStatistics, Reply, TracedRun
 
 SOCKET: Final = "control.sock"
 ASK_TIMEOUT_S: Final = 10.0
@@ -57,6 +57,10 @@ class NodeControl:
     def executors(self) -> tuple[ExecutorFacts, ...]:
         """Every executor as it is now."""
         return self._ask(Question("executors"), ASK_TIMEOUT_S).executors
+
+    def traced(self) -> tuple[TracedRun, ...]:
+        """What traced requests took, the oldest first; each is told once."""
+        return self._ask(Question("traced"), ASK_TIMEOUT_S).traced
 
     def load(self, model: str, config: str = "", timeout_s: float = LOAD_TIMEOUT_S) -> None:
         """Has a model loaded, or loaded anew; returns once it serves. Raises ModelBroken with the reason when it cannot

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ArenaFull, Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
-from fabric.frame import STREAM, ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
+from fabric.frame import STREAM, TRACED, ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
 from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN
@@ -162,6 +162,10 @@ def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places, f
     """The REQUEST of one attempt. Raises InvalidArgument when names and descriptors do not fit a frame."""
     client_id, request_no = call.id
     layout = call.body.layout
+    if call.stream:
+        flags |= STREAM
+    if call.traced:
+        flags |= TRACED
     return pack_request(
         client_id,
         request_no,
@@ -176,7 +180,7 @@ def request_frame(call: Call, node_epoch: int, budget_us: int, places: Places, f
         call.attempt,
         call.model,
         layout.encoded,
-        STREAM | flags if call.stream else flags,
+        flags,
     )
 
 

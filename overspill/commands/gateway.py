@@ -42,6 +42,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--message-mib-max", type=int, default=64, metavar="N", help="what one message's tensors may take (default 64)"
     )
     parser.add_argument("--shm", default="copy", metavar="HOW", help="clients' shared memory: copy, trust or off")
+    parser.add_argument(
+        "--traces", default="", metavar="FILE|URL", help="where traces go: a file, or a collector's http://HOST:PORT"
+    )
     for name, told in (
         ("--tls-cert", "certificate chain (PEM) that clients see"),
         ("--tls-key", "its private key (PEM)"),
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     _, http_port = parse_address(args.http, "--http")
     config = FrontConfig(
         host, port, http_port, args.timeout_s, args.message_mib_max << 20, args.shm, grace_s=DRAIN_S,
-        tls=_tls(args.tls_ca, args.tls_cert, args.tls_key),
+        tls=_tls(args.tls_ca, args.tls_cert, args.tls_key), traces=args.traces,
     )  # fmt: skip
     # Each client is a descriptor; the system's first limit is often 1024, its last one the operator's.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fabric.control import READY
 from fabric.dtypes import DType
 from fabric.layout import TensorSpec
+from fabric.message import RequestId
 from frontdoor.clients import Owner
 from frontdoor.door import Door, DoorLimits
 from frontdoor.engine import Model, Tensor
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fabric.control import ModelStatistics
+    from fabric.control import ModelStatistics, TracedRun
     from fabric.deadline import Deadline
     from fabric.errors import OverspillError
     from frontdoor.engine import Gauge
+    from frontdoor.traces import Trace, Traces
 
 ECHO = Model(
     "echo", "2", READY, "", "python", 0, (Tensor("x", "UINT8", (-1,)),), (Tensor("y", "UINT8", (-1,)),)
@@ -45,6 +47,8 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
     loaded: list[tuple[str, str]] = field(default_factory=list)
     now: tuple[Model, ...] | None = None
     """What the models are once somebody asks anew."""
+    looks: int = 0
+    runs: tuple[TracedRun, ...] = ()
 
     def models(self) -> tuple[Model, ...]:
         return self.known
@@ -56,6 +60,14 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
         self.out += 1
         self.specs = specs
         return EchoStaged(self, specs, deadline)
+
+    async def fresh(self) -> None:
+        self.looks += 1
+        self.known = self.now or self.known
+
+    async def traced(self) -> tuple[TracedRun, ...]:
+        found, self.runs = self.runs, ()
+        return found
 
     async def refreshed(self, model: Model) -> Model:
         self.known = self.now or self.known
@@ -100,7 +112,9 @@ class EchoStaged:  # mutable: released once
     def views(self) -> tuple[memoryview, ...]:
         return tuple(memoryview(each) for each in self._memory)
 
-    async def run(self, deadline: Deadline, priority: int) -> EchoAnswered:
+    async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> EchoAnswered:
+        if trace is not None:
+            trace.request = RequestId(7, self._engine.out)
         if self._engine.waits is not None:
             await self._engine.waits.wait()
         if self._engine.fails is not None:
@@ -138,6 +152,7 @@ class OneOwner:
         return self.owner_of_all
 
 
-def door_over(engine: EchoEngine, folder: Path, running_max: int = 8) -> Door:
+def door_over(engine: EchoEngine, folder: Path, running_max: int = 8, traces: Traces | None = None) -> Door:
     """A door over the engine, with shared memory in a folder."""
-    return Door(engine, Regions(folder=folder), OneOwner(), DoorLimits(5.0, running_max))  # type: ignore[arg-type]
+    limits = DoorLimits(5.0, running_max)
+    return Door(engine, Regions(folder=folder), OneOwner(), limits, traces)  # type: ignore[arg-type]

@@ -30,13 +30,17 @@ class Control:
         self.hangs = False
         self.broken: Exception | None = None
         self.loads = 0
+        self.serial = 1
+        self.asked: list[str] = []
 
     def index(self) -> tuple[ModelState, ...]:
         if self.broken is not None:
             raise self.broken
-        return (ModelState("m", "1", READY, ""),)
+        self.asked.append("index")
+        return (ModelState("m", "1", READY, "", self.serial),)
 
     def config(self, model: str, version: str) -> str:
+        self.asked.append("config")
         return f'{{"name": "{model}", "version": "{version}"}}'
 
     def statistics(self, _model: str, timeout_s: float) -> tuple[ModelStatistics, ...]:
@@ -118,5 +122,56 @@ def test_a_look_that_fails_leaves_what_was_known(error: Exception) -> None:
         control.broken = error
         await desk.look()
         assert [model.name for model in desk.models] == ["m"]
+
+    run(control, story)
+
+
+def test_what_was_loaded_anew_is_described_anew_and_nothing_else_is() -> None:
+    control = Control()
+
+    async def story(desk: Desk) -> None:
+        for serial in (1, 1, 2):
+            control.serial = serial
+            await desk.look()
+
+    run(control, story)
+    assert control.asked == ["index", "config", "index", "index", "config"]
+
+
+def test_news_are_looked_at_when_they_come() -> None:
+    control = Control()
+
+    async def story(desk: Desk) -> None:
+        news = asyncio.Event()
+        desk.on_news(news.set)
+        looking = asyncio.create_task(desk.look_for_ever())
+        async with asyncio.timeout(30.0):
+            for serial in range(2, 12):
+                control.serial = serial
+                while not desk.models or desk.models[0].serial != serial:
+                    desk.look_soon()
+                    await news.wait()
+                    news.clear()
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+
+    run(control, story)
+
+
+def test_who_asks_at_once_gets_nothing_older_than_the_question() -> None:
+    control = Control()
+
+    async def story(desk: Desk) -> None:
+        asked = []
+        for serial in range(2, 40):
+            control.serial = serial
+            asked.append(asyncio.create_task(desk.fresh()))
+            if serial % 4 == 0:
+                await asked[-1]
+                assert desk.models[0].serial == serial
+            else:
+                await asyncio.sleep(0)
+        await asyncio.gather(*asked)
 
     run(control, story)

@@ -140,7 +140,7 @@ def test_a_large_copy_is_over_before_its_memory_goes_back(memory: Path) -> None:
             time.sleep(0.05)
             ended.append("copied")
 
-        task = asyncio.create_task(door._copy(2 << 20, slow))
+        task = asyncio.create_task(door._copies.run(2 << 20, slow))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -232,6 +232,23 @@ def test_shapes_that_do_not_fit_the_bytes_are_refused(memory: Path, shape: tuple
         door = door_over(engine, memory)
         assert isinstance(await fails(door, asked(data=replace(X, shape=shape))), InvalidArgument)
         assert engine.out == 0
+        door.close()
+
+    run(story())
+
+
+def test_what_is_not_there_or_not_ready_is_asked_for_anew_before_it_is_refused(memory: Path) -> None:
+    async def story() -> None:
+        engine = EchoEngine((replace(ECHO, state=LOADING),), now=(ECHO,))
+        door = door_over(engine, memory)
+        (await door.infer(asked(), ME, None)).release()
+        assert engine.looks == 1
+        (await door.infer(asked(), ME, None)).release()
+        assert engine.looks == 1, "what is ready is not asked for"
+        assert status_of(await fails(door, replace(asked(), model="ecko"))) is Status.NOT_FOUND
+        assert engine.looks == 2
+        assert isinstance(await fails(door, asked(version="x")), InvalidArgument)
+        assert engine.looks == 2, "what no news can mend"
         door.close()
 
     run(story())

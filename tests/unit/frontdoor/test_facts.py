@@ -59,9 +59,18 @@ def test_readiness_of_what_is_there_and_is_not(facts: Facts, engine: EchoEngine)
 
 
 def test_the_index_tells_all_or_those_that_are_ready(facts: Facts) -> None:
-    assert [model.version for model in facts.index("", ready=False)] == ["2", "3"]
-    assert [model.version for model in facts.index("", ready=True)] == ["2"]
-    assert refused(lambda: facts.index("other", ready=True)) is Status.NOT_FOUND
+    assert [model.version for model in asyncio.run(facts.index("", ready=False))] == ["2", "3"]
+    assert [model.version for model in asyncio.run(facts.index("", ready=True))] == ["2"]
+    assert refused(facts.index("other", ready=True)) is Status.NOT_FOUND
+
+
+def test_the_engine_is_asked_anew_before_a_model_is_told_as_not_ready(facts: Facts, engine: EchoEngine) -> None:
+    engine.now, engine.known = engine.known, ()
+    assert asyncio.run(facts.model_ready_now("echo", "2"))
+    assert engine.looks == 1
+    assert asyncio.run(facts.model_ready_now("echo", "2"))
+    assert engine.looks == 1
+    assert not asyncio.run(facts.model_ready_now("echo", "3"))
 
 
 def test_models_are_loaded_by_who_may(facts: Facts, engine: EchoEngine, tmp_path: Path) -> None:

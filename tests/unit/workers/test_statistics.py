@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fabric.control import Duration, Question, Reply, decode_question, decode_reply, encode_question, encode_reply
+from fabric.control import (
+    Duration,
+    Question,
+    Reply,
+    TracedRun,
+    decode_question,
+    decode_reply,
+    encode_question,
+    encode_reply,
+)
 from fabric.errors import ModelBroken, ProtocolError
 from workers.handover import Spent
 from workers.statistics import BATCH_SIZES_MAX, REJECTED, ModelTally
@@ -51,7 +60,8 @@ def test_batch_sizes_are_bounded() -> None:
 def test_the_way_to_the_control_socket_and_back() -> None:
     question = Question("load", "m", config='{"name": "m"}')
     assert decode_question(encode_question(question)) == question
-    reply = Reply(statistics=(filled().value("m", 0, 0.0),), config="{}")
+    run = TracedRun(2**64 - 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    reply = Reply(statistics=(filled().value("m", 0, 0.0),), config="{}", traced=(run,))
     assert decode_reply(encode_reply(reply)) == reply
     with pytest.raises(ModelBroken, match="so and so"):
         decode_reply(encode_reply(ModelBroken("so and so")))
