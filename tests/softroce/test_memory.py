@@ -20,7 +20,7 @@ from fabric.rdma.lifecycle import LinkState
 from tests.softroce.echo import EchoWorld, after, make_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fabric.rdma.channel import RdmaChannel
 
@@ -50,8 +50,22 @@ def _ask_and_leave(world: EchoWorld, channel: RdmaChannel, timeout_s: float) -> 
         return
 
 
+def _fenced(channel: RdmaChannel) -> None:
+    """By the end of its pairs."""
+    channel.abort("cut in the middle")
+    _wait_gone(channel)
+
+
+def _key_ended(channel: RdmaChannel) -> None:
+    """By the end of the region's key alone: the pairs live, and the node goes on writing until its NIC is refused."""
+    connection = channel._connection
+    with connection._lock:
+        channel._replies.current.registered.close()
+
+
 @pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.long)])
-def test_no_write_lands_after_the_fence(rounds: int) -> None:
+@pytest.mark.parametrize("fence", [_fenced, pytest.param(_key_ended, marks=pytest.mark.long)])
+def test_no_write_lands_after_the_fence(rounds: int, fence: Callable[[RdmaChannel], None]) -> None:
     with EchoWorld() as world:
         world.pause_s = 0.03
         neighbour = world.open()
@@ -66,14 +80,15 @@ def test_no_write_lands_after_the_fence(rounds: int) -> None:
                 thread.start()
             time.sleep(0.05 + 0.02 * (number % 5))
             memory = channel._replies.current.arena.map
-            channel.abort("cut in the middle")
-            for thread in asked:
-                thread.join(30)
-            _wait_gone(channel)
+            fence(channel)
             quiet = b"\xa5" * len(memory)
             memory[:] = quiet
             time.sleep(WATCH_S)
             assert memory[:] == quiet, f"a write landed after the fence, in round {number}"
+            channel.abort("over")
+            for thread in asked:
+                thread.join(30)
+            _wait_gone(channel)
             del memory
         world.echoes(neighbour, BODY_BYTES)
         neighbour.close(after(5.0))
