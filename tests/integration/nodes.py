@@ -132,7 +132,8 @@ class RunningNode:
         """The pids of its children that run a module."""
         found = []
         for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
-            found += [int(pid) for pid in task.read_text().split()]
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread ended since it was listed
+                found += [int(pid) for pid in task.read_text().split()]
         return [pid for pid in found if module.encode() in _command_line(pid)]
 
     def ran(self) -> list[int]:
