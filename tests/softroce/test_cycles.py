@@ -90,21 +90,27 @@ def test_connections_that_come_and_go_leave_nothing(cycles: int) -> None:
 @pytest.mark.long
 @pytest.mark.guests(1, "native")
 @pytest.mark.timeout(1700)
-def test_ten_thousand_connections_need_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_connections_need_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resident memory is taken when all of them are fenced and the allocator has given back what is free: after the
-    first thousand, nine thousand more add some 30 bytes each, which is what pyverbs keeps of a work request."""
+    first few hundred, a thousand more add some 30 bytes each, which is what pyverbs keeps of a work request. Each adds
+    no descriptor and nothing to what the kernel counts. (Ten thousand would show no more, and take an hour on a busy
+    machine.)"""
     monkeypatch.setattr("fabric.rdma.listener.OFFERS_PER_S", 10_000)
     with EchoWorld() as world:
 
-        def cycles(count: int) -> int:
+        def cycles(count: int) -> tuple[tuple[str, dict[str, int]], int]:
             for _ in range(count):
                 world.offer_at_once()
                 _cycle(world)
-            _quiet(world)
+            quiet = _quiet(world)
             ctypes.CDLL(None).malloc_trim(0)
-            return _resident_kib()
+            return quiet, _resident_kib()
 
-        began_kib = cycles(1000)
-        grown_kib = [cycles(3000) - began_kib for _ in range(3)]
-    sys.stdout.write(f"resident memory grew by {grown_kib} KiB after 4, 7 and 10 thousand\n")  # for -rP
+        before, began_kib = cycles(300)
+        began_s = time.monotonic()
+        found = [cycles(500) for _ in range(2)]
+        took_s = time.monotonic() - began_s
+    grown_kib = [kib - began_kib for _, kib in found]
+    sys.stdout.write(f"1000 cycles in {took_s:.0f} s, resident memory grew by {grown_kib} KiB\n")  # for -rP
+    assert [quiet for quiet, _ in found] == [before, before]
     assert grown_kib[-1] <= FLAT_KIB_MAX

@@ -11,11 +11,12 @@ import sys
 
 import pytest
 
-from tests.softroce.test_cycles import *  # noqa: F403
+from tests.softroce.test_cycles import test_connections_that_come_and_go_leave_nothing
 from tests.softroce.test_hostile import *  # noqa: F403
 from tests.softroce.test_memory import *  # noqa: F403
 from tests.softroce.test_pairs import *  # noqa: F403
 
+__all__ = ["test_connections_that_come_and_go_leave_nothing"]
 pytestmark: list[pytest.MarkDecorator] = [pytest.mark.guests(1, "trixie"), pytest.mark.long]  # type: ignore[no-redef]
 
 
