@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.deadline import TIMEOUT_MAX_S
 from fabric.errors import ExecutorLost, Fate, ResourceExhausted
+from fabric.frame import wants_stream
 from workers.desks import RESENDS_MAX, ModelQueue
 from workers.job import Job
 from workers.places import check_places
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 ATTACHED_MAX: Final = 8
 """Sockets that wait for one running id beside the first; a client that asks more often has lost count."""
-_RESENDS: Final = ModelQueue("(a reply sent again)", 0, None, idempotent=True)
+RESEND_MAX_S: Final = 30.0
+"""For an executor to send a kept reply once more: it only copies, but hundreds of megabytes, on a crowded machine
+perhaps, and whoever asks may have little time left. One that has stopped is found out by its heartbeat."""
+_RESENDS: Final = ModelQueue("(a reply sent again)", 0, RESEND_MAX_S, idempotent=True)
 
 
 class Resends:
@@ -57,7 +61,8 @@ class Resends:
             asked.socket.send(known.frame)
         else:
             check_places(request, asked.tenant.arena.nbytes)
-            model = self._admission.models.get(request.model, _RESENDS)  # whose limits count for a stream's next answer
+            # A stream's next answer is made only now, within the limits of its model.
+            model = self._admission.models.get(request.model, _RESENDS) if wants_stream(asked.frame) else _RESENDS
             by_s = deadline_s(request, monotonic())
             self.send_again(request.client_id, request.request_no, asked, known.holder, by_s, model)
 
