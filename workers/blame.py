@@ -62,16 +62,19 @@ def learn(job: Job, flags: int, spent: Spent, now: float, desk: ExecutorDesk | N
         share_us = share_us * spent.rows // spent.batch_rows
         model.speed.ran_in_batch(job.body_bytes, share_us, spent.compute_us)
     in_all = spent if before is None else together(before, spent)
+    if model.whole is not None:  # the ensemble's own is that of all legs: so much work comes with each request
+        model.whole.speed.ran(job.body_bytes, in_all.compute_us)
     model.tally.ran(in_all, leads=flags & LEADS != 0, took_s=now - job.arrived_s, now=now)
     if desk is not None and known_us:  # a guess tells nothing about an executor
         desk.learn(model.name, share_us, known_us)
 
 
 def leg_ran(job: Job, spent: Spent, desk: ExecutorDesk | None) -> None:
-    """The same of a leg of an ensemble that is not its last."""
+    """The same of a leg of an ensemble that is not its last. The first is timed as a part of the whole."""
     speed, before = job.model.speed, job.spent
     known_us = speed.known_us(job.body_bytes)
-    speed.ran(job.body_bytes, spent.compute_us)
+    if job.model.whole is not None:
+        speed.ran(job.body_bytes, spent.compute_us)
     if desk is not None and known_us:
         desk.learn(job.model.name, spent.compute_us, known_us)
     job.spent = spent if before is None else together(before, spent)

@@ -178,7 +178,8 @@ class Child:  # mutable: alive, then reaped and closed
     def take_parcel(self, number: int, count: int) -> tuple[int, ...]:
         """The descriptors of one parcel, which it sent before it spoke of it. Raises ProtocolError where there are not
         so many."""
-        word, descriptors = number.to_bytes(8, "little"), tuple[int, ...]()
+        word = number.to_bytes(8, "little")
+        descriptors: tuple[int, ...] = ()
         with suppress(OSError):
             while count and word:
                 sent, descriptors = receive_with_descriptors(self.parcels, count, socket.MSG_DONTWAIT)
