@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from workers.ensembleconfig import EnsembleStep
 
-BETWEEN_BYTES: Final = 256 << 20
+BETWEEN_BYTES: Final = 512 << 20
 """What an ensemble's tensors between two cards may take on each, where its `memory_bytes` does not say."""
 BETWEEN_MAX: Final = 4
 """Requests of one ensemble that are past its first leg, for each executor of the later ones: one that runs, one that

@@ -119,7 +119,8 @@ def node(tmp_path_factory: pytest.TempPathFactory, cards: tuple[Card, ...]) -> I
     folder = tmp_path_factory.mktemp("peers")
     models = folder / "models"
     first, second = (on_cards(card.index) for card in cards)
-    write_chain(models, first, second)
+    plenty = 'parameters { key: "memory_bytes" value { string_value: "2GiB" } }\n'
+    write_chain(models, first, second, IDEMPOTENT + plenty)
     write_model(models, "make", MAKE, MAKE_CONFIG + IDEMPOTENT + READS_CARDS + first)
     write_model(models, "make_on_host", MAKE, MAKE_CONFIG + IDEMPOTENT + first)
     write_model(models, "sum", SUM, SUM_CONFIG + IDEMPOTENT + READS_CARDS + second)
