@@ -38,8 +38,8 @@ class RouterConfig:
     it runs it, the other withdraws it. Only where nodes tell when they begin a request, as those of the simulator do;
     elsewhere both would often run it."""
     hedge_ratio: float = 0.0
-    """Copies of late requests, as a share of all: 0.05 is a good start, 0 sends none. Blocking calls then run on the
-    background thread, which costs each of them some tens of microseconds."""
+    """Work that copies of late requests may add, as a share of all: 0.05 is a good start, 0 sends none. Blocking calls
+    then run on the background thread, which costs each of them some tens of microseconds."""
     refuse_late: bool = True
     """Refuse a request at once when the queues before every worker are longer than its time, or than its priority
     allows; off, it is sent and expires in a queue."""

@@ -58,6 +58,19 @@ def freshen(core: Core, attempts: Attempts, nbytes: int) -> Iterator[Read]:
     attempts.fresh = candidates
 
 
+def read_for_copy(core: Core, step: Read) -> bool:
+    """Reads the pages of whoever may get a copy, over a network beside the loop; whether there are any of those."""
+    readable, beside = core.readable, core.beside
+    now = step.workers if readable is None else tuple(worker for worker in step.workers if readable(worker))
+    if core.pages is not None and now:
+        core.read(Read(now, step.kind))
+    later = tuple(worker for worker in step.workers if worker not in now)
+    if beside is None or not later:
+        return False
+    beside(Read(later, step.kind))
+    return True
+
+
 def tie_late(core: Core, attempt: Attempt) -> Tied | None:
     """Books an attempt at a second worker too, after the read beside it; None where it is well where it is."""
     read = attempt.beside

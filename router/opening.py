@@ -13,6 +13,7 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from fabric.rdma.engine import Engine
 from router.beside import Beside
 from router.config import RouterConfig
 from router.core import Core
+from router.freshen import read_for_copy
 from router.links import Links
 from router.pages import Pages
 from router.race import racing
@@ -98,6 +100,8 @@ class Opened:
         self._engine.close()
 
     def _end_links(self) -> None:
+        if self.core.hedger is not None:
+            self.core.hedger.let_go()
         for link in self.core.let_go():
             link.abort("the router was closed")
 
@@ -144,6 +148,7 @@ def _all_parts(url: str, config: RouterConfig, timeout_s: float) -> Opened:
     background = LoopThread()
     if core.hedger is not None:
         core.racing = racing(core.hedger, background.submit)
+        core.hedger.begin_read = partial(read_for_copy, core)
     engine = Engine(background.loop, config.link.rdma_config)  # opens no device before a node offers rdma
     links = Links(core, background, _opener(core, background, arena, engine))
     try:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from router.hedge import Hedger
     from router.tied import Tied
 
+READ_S = 0.002
+"""Pages that must be asked for over a network are waited for so long: a call takes about half of it, and those that are
+not there by then are judged by what was known before."""
+
 
 def racing(
     hedger: Hedger, submit: Callable[[Coroutine[Any, Any, Answer]], Future[Answer]]
@@ -63,7 +67,12 @@ async def _late(hedger: Hedger, attempt: Attempt, first: asyncio.Future[Answer])
         await asyncio.wait({first}, timeout=wait_s)
         if first.done():
             return None
-        tied = hedger.copy(attempt)
+        read = hedger.look(attempt)
+        if read is not None and hedger.begin_read(read):
+            await asyncio.wait({first}, timeout=READ_S)
+            if first.done():
+                return None
+        tied = hedger.copy(attempt, read)
         if tied is not None:
             return tied
         wait_s = hedger.again_s(attempt)

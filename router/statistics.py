@@ -33,7 +33,7 @@ class RouterStatistics:
     """Load pages that were read for requests; `pages_unread` could not be, and the reports of answers counted."""
     pages_unread: int = 0
     hedges: int = 0
-    """Copies of late requests that were sent; `hedges_refused` were not, because the budget was spent."""
+    """Copies of late requests that were sent; `hedges_refused` counts how often one was not, the budget being spent."""
     hedges_refused: int = 0
     registry_age_s: float = float("inf")
     """Seconds since the registry last answered."""

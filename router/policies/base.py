@@ -155,7 +155,10 @@ class Policy(Protocol):
     def late_s(self, task: Task) -> float | None:
         """How long after its dispatch a request that has no answer yet is asked about by `late`; None for never."""
 
-    def late(self, task: Task, now: float) -> tuple[tuple[int, ...], float | None]:
+    def look(self, task: Task, now: float) -> tuple[int, ...]:
+        """The workers to read before `late` is asked."""
+
+    def late(self, task: Task, reports: Sequence[Report], now: float) -> tuple[tuple[int, ...], float | None]:
         """The workers that get a copy of it, which is not begun there once an answer is known; and in how many seconds
         it is asked about again, None for never."""
 
@@ -193,7 +196,11 @@ class Quiet:
         """Copies nothing."""
         return None
 
-    def late(self, task: Task, now: float) -> tuple[tuple[int, ...], float | None]:
+    def look(self, task: Task, now: float) -> tuple[int, ...]:
+        """Reads nobody."""
+        return ()
+
+    def late(self, task: Task, reports: Sequence[Report], now: float) -> tuple[tuple[int, ...], float | None]:
         """Never asked."""
         return (), None
 

@@ -173,15 +173,27 @@ class Priced:  # mutable: a router
             return None
         return hedger.after_s(out.attempt)
 
-    def late(self, task: Task, now: float) -> tuple[tuple[int, ...], float | None]:
-        """One copy at most, where the hedger finds somebody who would begin it soon."""
+    def look(self, task: Task, now: float) -> tuple[int, ...]:
+        """Whom the hedger would send a copy to."""
         self._now = now
+        out, hedger = task.slot, self.core.hedger
+        assert hedger is not None, "it said when"
+        assert isinstance(out, _Out), "it has no answer"
+        assert out.attempt is not None, "it was sent"
+        out.read = hedger.look(out.attempt) if self.core.pages is not None else None
+        return tuple(self._numbers[worker.name] for worker in out.read.workers) if out.read is not None else ()
+
+    def late(self, task: Task, reports: Sequence[Report], now: float) -> tuple[tuple[int, ...], float | None]:
+        """One copy at most, where the hedger finds somebody who would answer it soon."""
+        self._now = now
+        for report in reports:
+            self._tell(report)
         out, hedger = task.slot, self.core.hedger
         assert hedger is not None, "it said when"
         assert isinstance(out, _Out), "it has no answer"
         attempt = out.attempt
         assert attempt is not None, "it was sent"
-        tied = hedger.copy(attempt) if attempt.tied is None else None
+        tied = hedger.copy(attempt, out.read)
         if tied is not None:
             return (self._numbers[tied.picked.worker.name],), None
         return (), hedger.again_s(attempt)

@@ -128,7 +128,23 @@ class World:  # mutable: a run
     def _late(self, task: Task) -> None:
         if task.done_s >= 0.0:
             return
-        copied_to, again_s = self.policies[task.router].late(task, self.now)
+        wanted = self.policies[task.router].look(task, self.now)
+        if wanted:
+            reach = self._reach[task.router]
+            self.reads += len(wanted)
+            far_s = max(reach[worker] for worker in wanted)
+            self._at(self.now + far_s, self._looked, task, wanted, far_s)
+        else:
+            self._copy(task, ())
+
+    def _looked(self, task: Task, wanted: tuple[int, ...], back_s: float) -> None:
+        reports = tuple(self.nodes[worker].report(task.router, self.now) for worker in wanted)
+        self._at(self.now + back_s, self._copy, task, reports)
+
+    def _copy(self, task: Task, reports: tuple[Report, ...]) -> None:
+        if task.done_s >= 0.0:
+            return
+        copied_to, again_s = self.policies[task.router].late(task, reports, self.now)
         for worker in copied_to:
             task.copied_to = (*task.copied_to, worker)
             self.sent[worker] += 1

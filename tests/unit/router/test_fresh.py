@@ -14,7 +14,7 @@ from fabric.transport import WireName
 from router.config import RouterConfig
 from router.dispatch import Attempt
 from router.fresh import RANKED_MAX, far, near, pays
-from router.freshen import tie_late
+from router.freshen import read_for_copy, tie_late
 from router.load import Page
 from router.steps import Read
 from tests.unit.router.fleet import Fleet, answer, name_of
@@ -219,6 +219,18 @@ def test_a_request_that_would_not_end_sooner_far_away_stays_where_it_is() -> Non
     assert tie_late(fleet.core, attempt) is None
     fleet.finish(life, answer())
     fleet.assert_idle()
+
+
+def test_pages_for_a_copy_are_read_at_once_where_that_can_be_and_beside_elsewhere() -> None:
+    fleet, beside = Fleet("home", "away", local=("home",)), []
+    core = fleet.core
+    core.pages, core.readable = (lambda _: Page(Load(1, 0, 0, 1), fleet.now)), (lambda worker: worker.is_local)
+    core.beside = beside.append
+    step = Read(core.table.workers, core.table.work.kind("plan", 32))
+    assert read_for_copy(core, step), "one is on its way"
+    assert core.statistics().pages_read == 1
+    assert [worker.name for worker in beside[0].workers] == ["away"]
+    assert not read_for_copy(core, Read((fleet.worker("home"),), step.kind))
 
 
 def test_pages_that_cannot_be_read_are_counted_and_reports_decide() -> None:

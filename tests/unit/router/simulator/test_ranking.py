@@ -90,13 +90,14 @@ def test_hints_that_lie_are_no_worse_than_none() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_copies_of_late_requests_cut_the_slowest_of_a_thousand_on_w_gpu() -> None:
-    """One request in a hundred stalls for ten times its length where it runs first. The goal was half."""
+    """One request in a hundred stalls for ten times its length where it runs first."""
     world = replace(W_GPU, stalled_share=0.01, requests=15_000, warm_up=3000)
     quiet, hedged = compare(world, ("ours-untied", "ours-hedged"), (0.5,), range(1, 4))
-    assert hedged.figures.p999_ms <= 0.6 * quiet.figures.p999_ms
+    assert hedged.figures.p999_ms <= 0.5 * quiet.figures.p999_ms
     assert hedged.figures.twice_share <= 0.05
+    assert hedged.figures.messages <= 6.0
     (busy,) = compare(world, ("ours-hedged",), (0.9,), (1,))
-    assert busy.figures.twice_share < hedged.figures.twice_share / 2
+    assert busy.figures.twice_share < hedged.figures.twice_share / 4
 
 
 @pytest.mark.long

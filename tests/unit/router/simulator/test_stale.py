@@ -27,11 +27,12 @@ class Told(Priced):
         self._tell(report)
 
 
-@pytest.mark.parametrize(("age_s", "most_ms"), [(0.1, 440.0), (1.0, 1353.0)])
+@pytest.mark.parametrize(("age_s", "most_ms"), [(0.1, 185.0), (1.0, 650.0)])
 def test_old_reports_are_better_than_none_and_never_a_herd(
     age_s: float, most_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bounds: the shortest queue of a snapshot with own dispatches added, and two at random by own counts."""
+    """Well below the shortest queue of a snapshot with own dispatches added (440 ms), and two at random by own counts
+    (1353 ms). Where own dispatches do not count it is 203 and 1058 ms in place of 162 and 433."""
     told = Entry("told", "", lambda setting, _: Told(setting, reads=0, tied=False), age_s)
     monkeypatch.setitem(BY_NAME, "told", told)
     found = figures(simulate(WORLD, "told", 1))
