@@ -151,3 +151,23 @@ def test_the_asyncio_router_splits_too_and_a_cancel_ends_all_parts(nodes: Nodes)
 
     asyncio.run(main())
     settle()
+
+
+def test_a_part_that_is_lost_runs_again_alone(nodes: Nodes) -> None:
+    """The last one here, since the node is a while without its executor. Tried again where nothing ran there just
+    then."""
+    x, again, parts = np.arange(ROWS, dtype=np.int64), 0, 0
+    with Router.connect(nodes.registry) as router, ThreadPoolExecutor(1) as pool:
+        warm(router)
+        for _ in range(TRIES):
+            asked = pool.submit(router.map, "waiting", {"x": x}, timeout_s=60)
+            time.sleep(IDEAL_S / 3)
+            nodes.kill_executors("fast")
+            mapped = asked.result()
+            np.testing.assert_array_equal(mapped["y"], x * 2)
+            parts, again = len(mapped.traces), sum(trace.attempts > 1 for trace in mapped.traces)
+            if again:
+                break
+    del router, mapped, asked
+    settle()
+    assert 1 <= again < parts / 2, (again, parts)
