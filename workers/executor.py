@@ -53,6 +53,7 @@ from workers.handover import (
     pack_done,
     unpack_task,
 )
+from workers.heap import one_arena
 from workers.held import HeldResidents
 from workers.keep import KeptReply, ReplyKeep
 from workers.legrun import DESCRIPTORS_MAX, LEG_WORDS, Legs
@@ -290,6 +291,7 @@ def main() -> None:
     """The process: everything it needs to know stands on its command line."""
     settings = Settings.of(sys.argv[1:])
     end_with(settings.parent_pid)
+    one_arena()
     try:
         Executor(settings).serve()
     except BrokenDevice as broken:

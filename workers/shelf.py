@@ -7,7 +7,6 @@ in `workers/library.py`. Read that next.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 import threading
@@ -19,6 +18,7 @@ from workers.batch_run import Scratch
 from workers.execution import LoadedModel
 from workers.faults import told
 from workers.handover import Control, Loaded
+from workers.heap import give_back
 from workers.parcel import unpack
 
 if TYPE_CHECKING:
@@ -163,4 +163,4 @@ def _tidy() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    ctypes.CDLL(None).malloc_trim(0)
+    give_back()

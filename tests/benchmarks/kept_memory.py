@@ -1,7 +1,7 @@
 """What glibc keeps of models that were unloaded: two blocks of 8 MiB, each made by a thread of its own, and freed.
 
 `python -m tests.benchmarks.kept_memory` prints what the process has after each round beyond what it had before, in KiB;
-with `MALLOC_ARENA_MAX=1` it has nothing. `docs/benchmarks.md` tells what that has to do with executors.
+with `MALLOC_ARENA_MAX=1`, as executors have it (`workers/heap.py`), it has nothing.
 """
 
 from __future__ import annotations
