@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tests.contract.world import Bytes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1700)]
-CALLS, CALLERS_AT_ONCE = 500_000, 8
-"""Two frames each: a million."""
+CALLS, CALLERS_AT_ONCE = 50_000, 8
+"""Two frames each: 11 bytes that stay of each would pass the limit below; a million took hours on a busy machine."""
 GROWTH_KIB_MAX = 1024
 PINGS = 400
 BESIDE_FACTOR_MAX = 5.0
@@ -73,7 +73,7 @@ def _ask(client: Client, body: Bytes, count: int) -> None:
 
 
 @pytest.mark.guests(1, "native")
-def test_a_million_frames_without_growth(body: Bytes) -> None:
+def test_a_hundred_thousand_frames_without_growth(body: Bytes) -> None:
     world = RdmaWorld(EVENTS_ONLY)
     caller = BlockingCaller()
     with Client(world, caller) as client:

@@ -69,6 +69,15 @@ def loaded(world: RdmaWorld, body: Bytes) -> Iterator[tuple[Client, list[BaseExc
     caller.close()
 
 
+@contextmanager
+def mended(node: int, *words: str) -> Iterator[None]:
+    """Whatever happens, this is done at the end: the tests that follow are not to be blamed."""
+    try:
+        yield
+    finally:
+        here.run(node, *words)
+
+
 def lost(errors: list[BaseException]) -> None:
     """All ended alike: the peer is lost, and what became of the requests is unknown."""
     assert len(errors) == BACKGROUND
@@ -103,31 +112,29 @@ def test_the_cable_is_pulled(shared: RdmaWorld, body: Bytes, where: int) -> None
 
 
 def test_our_own_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
-    with loaded(shared, body) as (_, errors):
+    with mended(0, "ip", "link", "set", "eth0", "up"), loaded(shared, body) as (_, errors):
         here.run(0, "ip", "link", "set", "eth0", "down")
     lost(errors)
-    assert any("PORT_ERR" in str(error) for error in errors), errors
-    here.run(0, "ip", "link", "set", "eth0", "up")
+    # Whichever comes first: the device's word, or that of a pair that was to send meanwhile.
+    assert any("PORT_ERR" in str(error) or "LOC_QP_OP" in str(error) for error in errors), errors
     serves_again(shared, body)
 
 
 @pytest.mark.long
 def test_the_peers_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
-    with loaded(shared, body) as (_, errors):
+    with mended(1, "ip", "link", "set", "eth0", "up"), loaded(shared, body) as (_, errors):
         here.run(1, "ip", "link", "set", "eth0", "down")
     lost(errors)
-    here.run(1, "ip", "link", "set", "eth0", "up")
     serves_again(shared, body)
 
 
 @pytest.mark.long
 def test_our_address_goes(shared: RdmaWorld, body: Bytes) -> None:
     """And comes back under another index of the port's table."""
-    with loaded(shared, body) as (_, errors):
+    with mended(0, "ip", "addr", "add", "10.77.0.1/24", "dev", "eth0"), loaded(shared, body) as (_, errors):
         here.run(0, "ip", "addr", "del", "10.77.0.1/24", "dev", "eth0")
     lost(errors)
-    assert any("address" in str(error) for error in errors), errors
-    here.run(0, "ip", "addr", "add", "10.77.0.1/24", "dev", "eth0")
+    assert any("address" in str(error) or "LOC_QP_OP" in str(error) for error in errors), errors
     serves_again(shared, body)
 
 

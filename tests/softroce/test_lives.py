@@ -74,8 +74,9 @@ def test_a_fork_ends_nothing_of_its_parents() -> None:
         channel.close(after(5.0))
 
 
-@pytest.mark.parametrize("lives", [2, pytest.param(500, marks=pytest.mark.timeout(1500))])
+@pytest.mark.parametrize("lives", [2, pytest.param(100, marks=pytest.mark.timeout(1500))])
 def test_killed_processes_leave_nothing_on_the_device(lives: int) -> None:
+    """What one of them leaves would be counted: a hundred show what goes wrong now and then."""
     before = _resources()
     for _ in range(lives):
         process = here.Process(0, "tests.softroce.lonely")
