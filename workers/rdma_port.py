@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.deadline import Deadline
 from fabric.errors import OverspillError
+from fabric.hot_loop import HotLoop
 from fabric.load_page import FILE, PAGE_BYTES
 from fabric.local.channel import LocalChannel
 from fabric.rdma.config import RdmaConfig
@@ -167,7 +168,8 @@ def main() -> int:
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
     end_with(settings["parent_pid"])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(_serve(settings))
+    with asyncio.Runner(loop_factory=HotLoop) as runner:
+        runner.run(_serve(settings))
     return 0
 
 

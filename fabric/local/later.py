@@ -6,24 +6,31 @@ of the loop and a task for two. This module never sends. Read `fabric/local/mux.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from fabric.local.exchange import Places
 
     Then = Callable[[bytes | BaseException], None]
+    Key = tuple[int, int]
 
 
 class Later:  # mutable: open, then over
-    """`then` is called once: with the frame, or with the error that takes its place. `timer` ends with it."""
+    """`then` is called once: with the frame, or with the error that takes its place, as that it did not come until
+    `at_s`. `frame` and `places` are what it answers."""
 
-    __slots__ = ("_loop", "_over", "_then", "timer")
+    __slots__ = ("_loop", "_over", "_then", "at_s", "frame", "places")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, then: Then) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, then: Then, at_s: float, frame: bytes, places: Places
+    ) -> None:  # fmt: skip
         self._loop, self._then = loop, then
+        self.at_s, self.frame, self.places = at_s, frame, places
         self._over = False
-        self.timer: asyncio.TimerHandle | None = None
 
     def done(self) -> bool:
         """Whether `then` was called."""
@@ -43,6 +50,40 @@ class Later:  # mutable: open, then over
 
     def _end(self, outcome: bytes | BaseException) -> None:
         self._over = True
-        if self.timer is not None:
-            self.timer.cancel()
         self._then(outcome)
+
+
+class Alarm:  # mutable: set, then rung
+    """One timer for all that wait, at the earliest time: one for each would cost more than to look at all of them now
+    and then, since hardly any is late. `late` is told of each of `waiting` that is."""
+
+    __slots__ = ("_at_s", "_late", "_timer", "_waiting")
+
+    def __init__(self, waiting: Mapping[Key, Later | object], late: Callable[[Key, Later], None]) -> None:
+        self._waiting, self._late = waiting, late
+        self._at_s = inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def by(self, at_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Somebody is late then."""
+        if at_s < self._at_s:
+            self.cancel()
+            self._at_s = at_s
+            self._timer = loop.call_at(at_s, self._ring, loop)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        timer, self._timer, self._at_s = self._timer, None, inf
+        if timer is not None:
+            timer.cancel()
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, self._at_s = None, inf
+        now, next_s = loop.time(), inf
+        for key, final in tuple(self._waiting.items()):
+            if isinstance(final, Later) and not final.done():
+                if final.at_s <= now:
+                    self._late(key, final)
+                else:
+                    next_s = min(next_s, final.at_s)
+        self.by(next_s, loop)

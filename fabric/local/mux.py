@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, NodeLost, ProtocolError, ResourceExhausted
 from fabric.frame import HEADER_BYTES, Header, Kind, bare_frame, check_header, may_be_second
-from fabric.local.later import Later
+from fabric.hot_loop import unwatch, watch
+from fabric.local.later import Alarm, Later
 from fabric.local.pongs import NO_ANSWER, Pongs, expire
 from fabric.local.sockets import receive_now, send_now
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fabric.deadline import Deadline
     from fabric.frame import Load
     from fabric.local.exchange import Places
-    from fabric.local.later import Then
+    from fabric.local.later import Key, Then
     from fabric.local.unclaimed import Unclaimed
     from fabric.memory.lease import Lease
     from fabric.message import RequestId
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
 
 FRAMES_WAITING_MAX = 4096
 """Frames that may wait for a node that does not read; a frame is some 200 bytes, at most 64 KiB."""
-FRAMES_PER_TURN = 64
-"""Read in one turn of the loop before others get theirs."""
-
-_Key = tuple[int, int]
+FRAMES_PER_TURN = 64  # read before others get their turn
 
 
 class MuxSocket:  # mutable: owns the socket, and who waits for what
@@ -52,11 +50,12 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         self._lost = lost
         self._unclaimed = unclaimed
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[_Key, _Final] = {}
+        self._waiting: dict[Key, _Final] = {}
         self._pongs = Pongs()
-        self._zombies: dict[_Key, tuple[Places, Lease | None, asyncio.Event]] = {}
+        self._zombies: dict[Key, tuple[Places, Lease | None, asyncio.Event]] = {}
         self._out: deque[bytes] = deque()
         self._lock = threading.Lock()
+        self._alarm = Alarm(self._waiting, self._late)
         self.reason = ""
 
     @property
@@ -87,7 +86,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         with self._lock:
             self._check_open()
             self._loop = loop
-            loop.add_reader(self._sock.fileno(), self._readable)
+            watch(loop, self._sock.fileno(), self._readable)
 
     # Calls.
 
@@ -124,11 +123,11 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     def begin(self, request: RequestId, frame: bytes, places: Places, deadline: Deadline, then: Then) -> None:
         """The same without waiting: `then` gets the final frame, or the error, in the loop's thread."""
-        final = Later(asyncio.get_running_loop(), then)
-        key = self._begin(request, frame, places, final)
-        final.timer = final.get_loop().call_at(deadline.at_s, self._late, key, frame, places, final)
+        final = Later(asyncio.get_running_loop(), then, deadline.at_s, frame, places)
+        self._begin(request, frame, places, final)
+        self._alarm.by(final.at_s, final.get_loop())
 
-    def _begin(self, request: RequestId, frame: bytes, places: Places, final: _Final) -> _Key:
+    def _begin(self, request: RequestId, frame: bytes, places: Places, final: _Final) -> Key:
         key = (request.client_id, request.request_no)
         assert key not in self._waiting, f"request {request} is out already on this channel"
         self._check_open()
@@ -141,10 +140,9 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         self._waiting[key] = final  # the answer cannot overtake this line: only this thread reads
         return key
 
-    def _late(self, key: _Key, frame: bytes, places: Places, final: Later) -> None:
-        if not final.done():
-            unsent = self._give_up(key, places, frame)
-            final.set_exception(DeadlineExceeded(NO_ANSWER, Fate.NEVER_RAN if unsent else Fate.UNKNOWN))
+    def _late(self, key: Key, final: Later) -> None:
+        unsent = self._give_up(key, final.places, final.frame)
+        final.set_exception(DeadlineExceeded(NO_ANSWER, Fate.NEVER_RAN if unsent else Fate.UNKNOWN))
 
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a call that runs here. Safe from any thread."""
@@ -154,7 +152,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             with suppress(RuntimeError):  # the loop was closed, and its calls with it
                 loop.call_soon_threadsafe(self._cancel, (request.client_id, request.request_no))
 
-    def _cancel(self, key: _Key) -> None:
+    def _cancel(self, key: Key) -> None:
         if key in self._waiting and not self.reason:
             self._send(bare_frame(Kind.CANCEL, *key))
 
@@ -166,7 +164,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             raise NodeLost(f"the node is gone ({self.reason}); choose another", Fate.NEVER_RAN)
         return await self._pongs.wait(number, deadline)
 
-    def _give_up(self, key: _Key, places: Places, frame: bytes) -> bool:
+    def _give_up(self, key: Key, places: Places, frame: bytes) -> bool:
         """Cancels at the node what was sent, and forgets what was not. Returns whether it was never sent."""
         del self._waiting[key]
         for place, waiting in enumerate(self._out):
@@ -179,7 +177,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             self._send(bare_frame(Kind.CANCEL, *key))
         return False
 
-    def _settle(self, key: _Key, places: Places, late: Lease | None, reply_bytes: int) -> None:
+    def _settle(self, key: Key, places: Places, late: Lease | None, reply_bytes: int) -> None:
         """A request that was given up has its final frame."""
         places.settle()
         self._unclaimed.keep(key[1], late, reply_bytes, time.monotonic())
@@ -286,8 +284,9 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         self._detach()
 
     def _detach(self) -> None:
+        self._alarm.cancel()
         if (loop := self._loop) is not None and not loop.is_closed():
-            loop.remove_reader(self._sock.fileno())
+            unwatch(loop, self._sock.fileno())
             loop.remove_writer(self._sock.fileno())
         self._sock.close()
         self._out.clear()

@@ -28,23 +28,24 @@ Life = "Generator[None, None, _T]"
 class Bell:  # mutable: rung, then heard
     """The bell of a thread that waits."""
 
-    __slots__ = ("_rings", "_thread", "_wake")
+    __slots__ = ("_rings", "_wake", "_whose", "rung")
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()  # a queue in C: a third of the cost of an event
-        self._thread = get_ident()
-        self._wake = -1
-
-    @property
-    def rung(self) -> bool:
+        self.rung = False
         """Whether it was rung since it was heard."""
-        return not self._rings.empty()
+        self._rings: SimpleQueue[None] | None = None
+        """Where it waits while another thread takes completions; a queue in C: a third of the cost of an event."""
+        self._whose = get_ident()
+        self._wake = -1
 
     def ring(self) -> None:
         """Something happened. Safe from any thread."""
-        self._rings.put(None)
+        self.rung = True  # before it is looked whether somebody waits, who looks at this after that
+        rings = self._rings
+        if rings is not None:
+            rings.put(None)
         wake = self._wake
-        if wake >= 0 and get_ident() != self._thread:
+        if wake >= 0 and get_ident() != self._whose:
             with suppress(OSError):  # it has just been closed: the thread waits there no more
                 os.eventfd_write(wake, 1)
 
@@ -54,16 +55,18 @@ class Bell:  # mutable: rung, then heard
 
     def wait(self, end_s: float, rounds: Rounds) -> None:
         """Until it is rung, or the time is up."""
-        if rounds.lead(self, end_s):
-            with suppress(Empty):
-                self._rings.get_nowait()
-            return
-        rounds.waits(1)
-        try:
-            with suppress(Empty):
-                self._rings.get(timeout=max(0.0, end_s - time.monotonic()))
-        finally:
-            rounds.waits(-1)
+        if not self.rung and not rounds.lead(self, end_s):
+            rings = self._rings
+            if rings is None:
+                rings = self._rings = SimpleQueue()
+            rounds.waits(1)
+            try:
+                if not self.rung:
+                    with suppress(Empty):
+                        rings.get(timeout=max(0.0, end_s - time.monotonic()))
+            finally:
+                rounds.waits(-1)
+        self.rung = False
 
 
 def wait_through(
@@ -87,17 +90,17 @@ def wait_through(
 class _LoopBell:  # mutable: rung, then heard
     """The bell of a coroutine."""
 
-    __slots__ = ("_loop", "_rung", "_thread", "_waiting")
+    __slots__ = ("_loop", "_rung", "_waiting", "_whose")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._whose = get_ident()
         self._rung = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
         """Something happened. Safe from any thread."""
-        if get_ident() == self._thread:
+        if get_ident() == self._whose:
             self._ring()
             return
         with suppress(RuntimeError):  # the loop was closed: nobody waits

@@ -27,7 +27,7 @@ from fabric.frame import NO_SLOT, Kind, bare_frame, pack_request
 from fabric.memory.lease import Lease
 from fabric.message import RequestId
 from fabric.rdma.flight import Flight
-from fabric.rdma.heads import HEAD_BYTES, HOLDS_INPUT, HeadKind, round_up
+from fabric.rdma.heads import FRAME, HEAD_BYTES, HOLDS_INPUT, round_up
 from fabric.rdma.memory import CallMemory
 from fabric.rdma.talk import Message
 from fabric.reply_sizes import ReplySizes
@@ -93,7 +93,7 @@ class Calls:  # mutable: what is out
         flight = self._flights.get(request)
         if flight is not None and not flight.over:
             with suppress(OverspillError):  # a lost connection has no running calls
-                self._connection.send(HeadKind.FRAME, bare_frame(Kind.CANCEL, *request), control=True)
+                self._connection.send(FRAME, bare_frame(Kind.CANCEL, *request), control=True)
 
     # What comes, in the loop's thread.
 
@@ -200,10 +200,10 @@ class Calls:  # mutable: what is out
         flight.lend()
         try:
             if place is None:
-                flight.message = Message(HeadKind.FRAME, frame + bytes(call.body.view()), note=region)
+                flight.message = Message(FRAME, frame + bytes(call.body.view()), note=region)
                 self._connection.post(flight.message)
             else:
-                flight.message = Message(HeadKind.FRAME, frame, region=place.note.number, note=region)
+                flight.message = Message(FRAME, frame, region=place.note.number, note=region)
                 self._write(flight, call, place, flight.message)
         except BaseException:  # whatever it was, nothing may stay behind it
             self._flights.pop(call.id, None)

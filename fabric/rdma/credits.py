@@ -10,11 +10,13 @@ kept for messages that give credit themselves, so that two full ends can always 
 
 from __future__ import annotations
 
+from typing import Final
+
 from fabric.errors import ProtocolError
 
-RESERVED = 3
+RESERVED: Final = 3
 """Kept for CREDIT, RELEASE and BYE: one of each may be under way."""
-_WRAP = 1 << 32
+_WRAP: Final = 1 << 32
 
 
 class Credits:  # mutable: counts

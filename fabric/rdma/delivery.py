@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fabric.errors import ArenaFull, Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, ResourceExhausted
 from fabric.frame import NO_SLOT, ErrorFrame, Load, ReplyFrame, encode_error, encode_reply
 from fabric.memory.lease import Lease
-from fabric.rdma.heads import HEAD_BYTES, HOLDS_INPUT, UNIT_BYTES, HeadKind, round_up
+from fabric.rdma.heads import FRAME, HEAD_BYTES, HOLDS_INPUT, UNIT_BYTES, HeadKind, round_up
 from fabric.rdma.talk import Message
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Delivery:  # mutable: the peer's regions for replies come and go
         memory = answer.memory
         if head_bytes + nbytes <= room:
             small = bytes(memory.view[:nbytes]) if isinstance(memory, Lease) else memory
-            self.tell(HeadKind.FRAME, frame + small, flags=flags, control=False)
+            self.tell(FRAME, frame + small, flags=flags, control=False)
             return
         needed = round_up(nbytes) + (head_bytes if head_bytes > room else 0)
         note = self._notes.get(reply_region)
@@ -74,14 +74,14 @@ class Delivery:  # mutable: the peer's regions for replies come and go
             raise ReplyTooLarge(f"the reply takes {needed} bytes; give it that much room", Fate.RAN, needed)
         if request.reply_offset % UNIT_BYTES or request.reply_offset + request.reply_capacity > note.nbytes:
             raise ProtocolError("a reply was asked to a place outside of its region; ask for it inside", Fate.RAN)
-        self._write(memory, nbytes, note, request.reply_offset, Message(HeadKind.FRAME, frame, flags, note.number))
+        self._write(memory, nbytes, note, request.reply_offset, Message(FRAME, frame, flags, note.number))
 
     def refuse(self, request: RequestFrame, error: OverspillError, body: Body) -> None:
         """Sends the error that ends a request."""
         if isinstance(error, ArenaFull) and error.fate is Fate.NEVER_RAN:
             error = ResourceExhausted(str(error), error.fate)  # the caller's own arena may have room
         final = ErrorFrame(request.client_id, request.request_no, self._node_epoch, _cut(error), NO_LOAD)
-        self.tell(HeadKind.FRAME, encode_error(final), flags=holding(body), control=False)
+        self.tell(FRAME, encode_error(final), flags=holding(body), control=False)
 
     def _write(self, memory: bytes | Lease, nbytes: int, note: RegionNote, offset: int, message: Message) -> None:
         regions = self._regions

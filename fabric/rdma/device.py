@@ -12,7 +12,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fabric.errors import ResourceExhausted, Unavailable
 
@@ -21,21 +21,30 @@ if TYPE_CHECKING:
 
 _EVENT_FILE = "anon_inode:[infinibandevent]"
 _COMMAND_FILE = "/dev/infiniband/uverbs"
-_IS_RECEIVE = 1 << 7  # IBV_WC_RECV, and set in the other one too
-_IS_WRITTEN = _IS_RECEIVE + 1  # IBV_WC_RECV_RDMA_WITH_IMM
+_IS_WRITTEN: Final = 129  # IBV_WC_RECV_RDMA_WITH_IMM
 
 
-class Done(NamedTuple):  # made for each completion
-    """One completion. `status` 0 is good; on any other only `wr_id` and `qp_num` mean something. `imm` is in the host's
-    order."""
+@final
+@dataclass(init=False, slots=True)
+class Done:  # mutable: made for each completion, see fabric/frame_values.py
+    """One completion. `status` 0 is good; on any other only `wr_id` means something. `written` says that it tells of a
+    write of the peer's, with the number `imm`."""
 
     wr_id: int
     status: int
-    received: bool
     written: bool
-    qp_num: int
     nbytes: int
     imm: int
+
+    def __init__(self, wr_id: int, status: int, written: bool, nbytes: int, imm: int) -> None:
+        self.wr_id = wr_id
+        self.status = status
+        self.written = written
+        self.nbytes = nbytes
+        self.imm = imm
+
+
+_NOTHING: Final[list[Done]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +149,8 @@ class Completions:  # mutable: open, then closed
         except self._verbs.error as error:
             raise Unavailable(f"completions of {self._name} cannot be read ({error}); look at the device") from None
         if not found:
-            return []
-        return [
-            Done(
-                each.wr_id, each.status, bool(each.opcode & _IS_RECEIVE),
-                each.opcode == _IS_WRITTEN, each.qp_num, each.byte_len,
-                socket.ntohl(each.imm_data & 0xFFFF_FFFF),
-            )
-            for each in completions
-        ]  # fmt: skip
+            return _NOTHING
+        return [_done_of(each) for each in completions]
 
     def arm(self) -> None:
         """The next completion makes the channel readable. Raises Unavailable."""
@@ -165,6 +167,12 @@ class Completions:  # mutable: open, then closed
         """Closes the queue; its pairs must be closed before."""
         with suppress(self._verbs.error):
             self.cq.close()
+
+
+def _done_of(completion: Any) -> Done:
+    written = completion.opcode == _IS_WRITTEN
+    imm = socket.ntohl(completion.imm_data & 0xFFFF_FFFF) if written else 0
+    return Done(completion.wr_id, completion.status, written, completion.byte_len, imm)
 
 
 def _files(kind: str) -> frozenset[int]:

@@ -15,15 +15,17 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from fabric.errors import NodeLost, ResourceExhausted, Unavailable
+from fabric.hot_loop import unwatch, watch
 from fabric.rdma.alarms import GID_CHANGE, ends_the_device, why_all_end, why_ends
 from fabric.rdma.budget import Budget
 from fabric.rdma.choice import Choice, choose
 from fabric.rdma.config import COMPLETIONS_PER_LINK, RdmaConfig
 from fabric.rdma.device import Device
 from fabric.rdma.facts import read_host
+from fabric.rdma.member import Member, hand_out
 from fabric.rdma.pulse import PULSE_S
 from fabric.rdma.rounds import Rounds
 from fabric.rdma.verbs import EVENTS, load
@@ -32,34 +34,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from fabric.errors import OverspillError
     from fabric.rdma.device import Done
     from fabric.rdma.facts import Host
 
 _log = logging.getLogger(__name__)
 LINKS_PER_QUEUE = 32
 """Connections on one completion queue: 32 x 132 completions, 264 KiB of a usual device's memory."""
-LINK_BITS = 32
-"""A work request's id is the connection's number above this bit, and what the connection says below it."""
 _DRAIN_S = 0.5
-
-
-class Member(Protocol):
-    """A connection, as the engine sees it."""
-
-    gid: str
-
-    def completed(self, done: list[Done]) -> None:
-        """What its pairs have done; in the loop's thread."""
-
-    def fail(self, error: OverspillError) -> None:
-        """Ends it. Safe from any thread."""
-
-    def tend(self, now: float) -> None:
-        """Looks after it; in the loop's thread."""
-
-    def end_now(self) -> None:
-        """Destroys what has failed, whatever of it did not come back."""
 
 
 class Place(NamedTuple):
@@ -173,6 +154,17 @@ class Engine:  # mutable: opens a device, then serves it
 
         self.call_soon(arm)
 
+    def end_later(self, number: int, delay_s: float) -> None:
+        """What of a connection did not come back by then is not waited for. The timer holds no connection: one that is
+        gone by then must not be kept, and its memory with it."""
+
+        def end() -> None:
+            found = self._members.get(number)
+            if found is not None:
+                found[0].end_now()
+
+        self.call_later(delay_s, end)
+
     def close(self) -> None:
         """Ends every connection and closes the device. Blocks for at most `_DRAIN_S`; call it from the loop's thread,
         or after the loop has ended."""
@@ -197,7 +189,7 @@ class Engine:  # mutable: opens a device, then serves it
             return
         with suppress(RuntimeError, OSError):
             for fd in (device.async_fd, *(queue.fd for queue in queues)):
-                self._loop.remove_reader(fd)
+                unwatch(self._loop, fd)
         if self._members:  # pyverbs dies when it is used after its context: better the kernel ends it with the process
             _log.warning(
                 "%d rdma connections did not come to an end; their memory returns with the process", self.links
@@ -230,7 +222,7 @@ class Engine:  # mutable: opens a device, then serves it
     def _attach(self, fd: int, action: Callable[[], None]) -> None:
         def attach() -> None:
             if self._device is not None:
-                self._loop.add_reader(fd, action)
+                watch(self._loop, fd, action)
 
         self.call_soon(attach)
 
@@ -252,13 +244,7 @@ class Engine:  # mutable: opens a device, then serves it
             queue.take()
 
     def _hand_out(self, done: list[Done]) -> None:
-        whose: dict[int, list[Done]] = {}
-        for each in done:
-            whose.setdefault(each.wr_id >> LINK_BITS, []).append(each)
-        for number, theirs in whose.items():
-            found = self._members.get(number)
-            if found is not None:
-                found[0].completed(theirs)
+        hand_out(done, self._members)
 
     def _spoiled(self, queue: Rounds) -> None:
         with self._lock:

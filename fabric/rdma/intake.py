@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric.errors import ProtocolError
-from fabric.rdma.heads import HELLO_PLACE, HeadKind, read_place
+from fabric.rdma.heads import CREDIT, ECHO, HELLO, HELLO_PLACE, read_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,12 +44,13 @@ class Intake:
         raw = self._pairs.take(number, done.nbytes)
         self._talk.ctl.arrived()
         head, payload = self._talk.heard(raw, bulk=False)
-        if head.kind in {HeadKind.HELLO, HeadKind.ECHO}:
+        kind = head.kind
+        if kind is HELLO or kind is ECHO:
             self._talk.greeted(head)
             if self._answers:
-                self._posts.greet(HeadKind.ECHO)
+                self._posts.greet(ECHO)
             return None
-        return None if head.kind is HeadKind.CREDIT else (head, payload, None)
+        return None if kind is CREDIT else (head, payload, None)
 
     def written(self, done: Done) -> Arrival | None:
         """A message that was written behind a body. Raises ProtocolError."""

@@ -21,7 +21,7 @@ from fabric.rdma.connection import Connection
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import NO_REGION
 from fabric.rdma.neighbour import find_neighbour_async
-from fabric.rdma.pairs import address_of
+from fabric.rdma.registered import address_of
 from fabric.rdma.serving import Serving
 from fabric.rdma.terms import Terms, agree, check_life, own_versions, pack_terms, read_terms
 

@@ -10,32 +10,24 @@ queue pair works in order, so a completion settles everything that was posted be
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WINDOW = 8
-"""Pieces posted at a time: of 256 KiB each they fill 2 MiB, which is 80 us of a 200 Gbit/s link."""
-SIGNAL_EVERY, SIGNAL_UNTIL = 4, 6
+WINDOW: Final = 8
+"""Pieces posted at a time."""
+WINDOW_BYTES: Final = 2 << 20
+"""Bytes of bodies posted at a time, and at most one piece more: 80 us of a 200 Gbit/s link."""
+SIGNAL_EVERY: Final = 4
+SIGNAL_UNTIL: Final = 6
 """Pieces after which one asks for a completion; the last of a body may leave that to the frame behind it, as long as
 the window never fills with pieces that do not."""
-COUNT_MASK = (1 << 28) - 1
+COUNT_MASK: Final = (1 << 28) - 1
 """What of a sequence number comes back with its completion."""
-QUEUE_MAX = 1024
+QUEUE_MAX: Final = 1024
 """Writes that may wait; callers are bounded by their arenas long before."""
-
-
-class Piece(NamedTuple):  # made for each piece
-    """One post: `nbytes` from `address` to `remote`. `last` is the piece that tells the peer, with the frame."""
-
-    write: Write
-    address: int
-    nbytes: int
-    lkey: int
-    remote: int
-    last: bool
-    signaled: bool
 
 
 class Write:  # mutable: cut piece by piece
@@ -86,19 +78,50 @@ class Write:  # mutable: cut piece by piece
         return cut
 
 
+@final
+@dataclass(init=False, slots=True)
+class Piece:  # mutable: made for each piece, see fabric/frame_values.py
+    """One post: `nbytes` from `address` to `remote`. `last` is the piece that tells the peer, with the frame."""
+
+    write: Write
+    address: int
+    nbytes: int
+    lkey: int
+    remote: int
+    last: bool
+    signaled: bool
+
+    def __init__(
+        self, write: Write, address: int, nbytes: int, lkey: int, remote: int, last: bool, signaled: bool
+    ) -> None:  # fmt: skip
+        self.write = write
+        self.address = address
+        self.nbytes = nbytes
+        self.lkey = lkey
+        self.remote = remote
+        self.last = last
+        self.signaled = signaled
+
+
 class Outbox:  # mutable: a queue
     """The writes of one connection. `take` gives pieces to post; `settled(sequence)` says that those were done."""
 
-    __slots__ = ("_active", "_first", "_piece_bytes", "_posted", "_queue", "_since_signal", "_window")
+    __slots__ = ("_active", "_first", "_piece_bytes", "_posted", "_posted_bytes", "_queue", "_since_signal", "_window")
 
     def __init__(self, piece_bytes: int, window: int = WINDOW) -> None:
         self._piece_bytes = piece_bytes
         self._window = window
         self._queue: deque[Write] = deque()
         self._active: deque[Write] = deque()
-        self._posted: deque[tuple[Write, bool]] = deque()
+        self._posted: deque[tuple[Write, bool, int]] = deque()
+        self._posted_bytes = 0
         self._first = 0
         self._since_signal = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits to be posted."""
+        return not self._queue and not self._active
 
     @property
     def full(self) -> bool:
@@ -123,21 +146,29 @@ class Outbox:  # mutable: a queue
             self._active.append(self._queue.popleft())
         if not self._active:
             return None
-        write = self._active.popleft()
+        write = self._active[0]
+        if self._posted_bytes >= WINDOW_BYTES and not write.whole:
+            return None
+        self._active.popleft()
         write.begun = True
         cut = write.next(self._piece_bytes)
         if cut is None:
             address, nbytes, lkey, remote, write.imm = write.message()
             write.frame_address = address
             piece = Piece(write, address, nbytes, lkey, remote, last=True, signaled=True)
+            nbytes = 0
         else:
-            self._active.append(write)  # behind the others
             address, nbytes, remote = cut
-            due = SIGNAL_UNTIL if write.whole else SIGNAL_EVERY
-            signaled = self._since_signal + 1 >= due
+            self._posted_bytes += nbytes
+            if write.whole:
+                self._active.appendleft(write)  # its frame follows at once
+                signaled = self._since_signal + 1 >= SIGNAL_UNTIL
+            else:
+                self._active.append(write)  # behind the others
+                signaled = self._since_signal + 1 >= SIGNAL_EVERY or self._posted_bytes >= WINDOW_BYTES
             piece = Piece(write, address, nbytes, write.lkey, remote, last=False, signaled=signaled)
         self._since_signal = 0 if piece.signaled else self._since_signal + 1
-        self._posted.append((write, piece.last))
+        self._posted.append((write, piece.last, nbytes))
         return piece, self._first + len(self._posted) - 1
 
     def settled(self, sequence: int) -> list[Write]:
@@ -145,7 +176,8 @@ class Outbox:  # mutable: a queue
         whole = []
         sequence = self._first + ((sequence - self._first) & COUNT_MASK)
         while self._posted and self._first <= sequence:
-            write, last = self._posted.popleft()
+            write, last, nbytes = self._posted.popleft()
+            self._posted_bytes -= nbytes
             self._first += 1
             if last:
                 whole.append(write)
@@ -160,7 +192,7 @@ class Outbox:  # mutable: a queue
 
     def drop(self) -> list[Write]:
         """The connection is over: gives all that was not settled, each once."""
-        left = dict.fromkeys([*(write for write, _ in self._posted), *self._active, *self._queue])
+        left = dict.fromkeys([*(each[0] for each in self._posted), *self._active, *self._queue])
         self._posted.clear()
         self._active.clear()
         self._queue.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fabric.errors import ResourceExhausted, Unavailable
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from fabric.rdma.device import Completions
     from fabric.rdma.domain import Domain
     from fabric.rdma.verbs import Verbs
+
+
+NO_IMM: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,10 @@ class Manners:
     service_level: int
 
 
-class OneSided(NamedTuple):  # made for each write or read
-    """A write of ours to `remote`, telling the peer `imm` if that is given, or a read of it."""
+@final
+@dataclass(init=False, slots=True)
+class OneSided:  # mutable: made for each write or read, see fabric/frame_values.py
+    """A write of ours to `remote`, telling the peer `imm` if that is not negative, or a read of it."""
 
     wr_id: int
     address: int
@@ -54,17 +59,33 @@ class OneSided(NamedTuple):  # made for each write or read
     lkey: int
     remote: int
     rkey: int
-    imm: int | None = None
-    signaled: bool = True
+    imm: int
+    signaled: bool
+
+    def __init__(
+        self, wr_id: int, address: int, nbytes: int, lkey: int, remote: int, rkey: int, imm: int = NO_IMM,
+        signaled: bool = True,
+    ) -> None:  # fmt: skip
+        self.wr_id = wr_id
+        self.address = address
+        self.nbytes = nbytes
+        self.lkey = lkey
+        self.remote = remote
+        self.rkey = rkey
+        self.imm = imm
+        self.signaled = signaled
 
 
 class Prepared:
     """A work request that is made once and posted many times: its memory stays the same."""
 
-    __slots__ = ("_entry", "request")
+    __slots__ = ("_entry", "flags", "request")
 
     def __init__(self, verbs: Verbs, address: int, nbytes: int, lkey: int, *, receive: bool, wr_id: int = 0) -> None:
-        self._entry = verbs.wr.SGE(address, nbytes, lkey)
+        self._entry: Any = verbs.wr.SGE(address, nbytes, lkey)
+        self.request: Any
+        self.flags = -1
+        """Those that it was posted with last."""
         if receive:
             self.request = verbs.wr.RecvWR(wr_id=wr_id, num_sge=1, sg=[self._entry])
         else:
@@ -84,7 +105,10 @@ class Pair:  # mutable: its state is the device's
     ) -> None:
         verbs = self._verbs = domain.verbs
         self._device = domain.device
+        self._signaled: int = verbs.signaled
+        self._inlined: int = verbs.inline
         self.inline = 0
+        self._qp: Any = None
         for wanted in (inline, 0):
             cap = verbs.qp.QPCap(
                 max_send_wr=sends, max_recv_wr=receives, max_send_sge=sges, max_recv_sge=1, max_inline_data=wanted
@@ -165,9 +189,9 @@ class Pair:  # mutable: its state is the device's
         """Posts a prepared send of `nbytes`. Raises Unavailable."""
         request = prepared.request
         request.wr_id = wr_id
-        request.send_flags = (self._verbs.signaled if signaled else 0) | (
-            self._verbs.inline if nbytes <= self.inline else 0
-        )
+        flags = self._flags(nbytes <= self.inline, signaled)
+        if flags != prepared.flags:
+            request.send_flags = prepared.flags = flags
         try:
             self._qp.post_send(request)
         except self._verbs.error as error:
@@ -184,27 +208,31 @@ class Pair:  # mutable: its state is the device's
 
     def _post_one_sided(self, wanted: list[OneSided], plain_op: int, telling_op: int) -> None:
         """pyverbs keeps no reference to the next request of a chain, so all are held here until they are posted."""
-        verbs, held, request = self._verbs, [], None
-        inlines = plain_op == verbs.write_op
+        verbs = self._verbs
+        held: list[Any] = []
+        request: Any = None
+        inline = self.inline if plain_op == verbs.write_op else -1
+        make_entry, make_request = verbs.wr.SGE, verbs.wr.SendWR
         try:
-            for wr_id, address, nbytes, lkey, remote, rkey, imm, signaled in reversed(wanted):
-                flags = (verbs.signaled if signaled else 0) | (
-                    verbs.inline if inlines and nbytes <= self.inline else 0
-                )  # fmt: skip
-                entry = verbs.wr.SGE(address, nbytes, lkey)
+            for each in reversed(wanted):
+                entry = make_entry(each.address, each.nbytes, each.lkey)
                 held.append(entry)
-                request = verbs.wr.SendWR(
-                    wr_id=wr_id, opcode=plain_op if imm is None else telling_op, num_sge=1, sg=[entry],
-                    send_flags=flags, imm_data=socket.htonl(imm or 0), next_wr=request,
+                request = make_request(
+                    wr_id=each.wr_id, opcode=plain_op if each.imm < 0 else telling_op, num_sge=1, sg=[entry],
+                    send_flags=self._flags(each.nbytes <= inline, each.signaled),
+                    imm_data=socket.htonl(max(each.imm, 0)), next_wr=request,
                 )  # fmt: skip
                 held.append(request)
-                request.set_wr_rdma(rkey, remote)
+                request.set_wr_rdma(each.rkey, each.remote)
             self._qp.post_send(request)
         except verbs.error as error:
             raise self._refusal("to post a write or read", error) from None
         finally:  # the device copied them, and nobody else frees them
-            for each in held:
-                each.close()
+            for one in held:
+                one.close()
+
+    def _flags(self, inline: bool, signaled: bool) -> int:
+        return (self._signaled if signaled else 0) | (self._inlined if inline else 0)
 
     def close(self) -> None:
         """Destroys the pair: what the peer still sends finds nobody."""

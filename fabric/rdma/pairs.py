@@ -8,79 +8,56 @@ counts no credit and reads no message. Read `fabric/rdma/connection.py` next.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM, PIECES_DEPTH, SEND_DEPTH
 from fabric.rdma.domain import Domain, Use
-from fabric.rdma.engine import LINK_BITS
+from fabric.rdma.member import LINK_BITS
 from fabric.rdma.outbox import COUNT_MASK
-from fabric.rdma.pair import Manners, OneSided, Pair, Prepared
+from fabric.rdma.pair import NO_IMM, Manners, OneSided, Pair, Prepared
+from fabric.rdma.registered import Registered, address_of
 from fabric.rdma.terms import PairNote
 
 if TYPE_CHECKING:
-    from fabric.rdma.budget import Budget
     from fabric.rdma.choice import Choice
-    from fabric.rdma.domain import Memory
-    from fabric.rdma.engine import Engine, Member
+    from fabric.rdma.engine import Engine
+    from fabric.rdma.member import Member
     from fabric.rdma.outbox import Piece
     from fabric.rdma.pair import Route
 
-CTL_RECEIVED, BULK_RECEIVED, CTL_SENT, PIECE_SENT, MARKER, READ_DONE, PULSE_DONE = range(7)
-_KIND_BITS = 28
+CTL_RECEIVED: Final = 0
+BULK_RECEIVED: Final = 1
+CTL_SENT: Final = 2
+PIECE_SENT: Final = 3
+MARKER: Final = 4
+READ_DONE: Final = 5
+PULSE_DONE: Final = 6
+_KIND_BITS: Final = 28
+_LOW_MASK: Final = (1 << LINK_BITS) - 1
 assert COUNT_MASK == (1 << _KIND_BITS) - 1, "numbers fill what kinds leave"
-_SIZES = tuple(64 << step for step in range((FRAME_ROOM // 64).bit_length()))
+_SIZES: Final = tuple(64 << step for step in range((FRAME_ROOM // 64).bit_length()))
 """A send is rounded up to one of these powers of two, each prepared once for each place of the ring."""
-_SIGNAL_EVERY, _INLINE_BYTES = 8, 256
-_RECEIVES_AT, _SENDS_AT = 0, CTL_DEPTH * FRAME_ROOM
-_STAGES_AT = _SENDS_AT + SEND_DEPTH * FRAME_ROOM
-_TINY_AT = _STAGES_AT + BULK_DEPTH * FRAME_ROOM
-_SCRATCH_AT = _TINY_AT + FRAME_ROOM
-SCRATCH_BYTES = FRAME_ROOM
-_RING_BYTES = _SCRATCH_AT + SCRATCH_BYTES
+_SIGNAL_EVERY: Final = 8
+_INLINE_BYTES: Final = 256
+_RECEIVES_AT: Final = 0
+_SENDS_AT: Final = CTL_DEPTH * FRAME_ROOM
+_STAGES_AT: Final = _SENDS_AT + SEND_DEPTH * FRAME_ROOM
+_TINY_AT: Final = _STAGES_AT + BULK_DEPTH * FRAME_ROOM
+_SCRATCH_AT: Final = _TINY_AT + FRAME_ROOM
+SCRATCH_BYTES: Final = FRAME_ROOM
+_RING_BYTES: Final = _SCRATCH_AT + SCRATCH_BYTES
 
 
 def kind_of(wr_id: int) -> tuple[int, int]:
     """What a work request of ours was, and its number within that kind."""
-    low = wr_id & ((1 << LINK_BITS) - 1)
+    low = wr_id & _LOW_MASK
     return low >> _KIND_BITS, low & COUNT_MASK
-
-
-def address_of(memory: mmap.mmap) -> int:
-    """Where mapped memory begins."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-
-class Registered:  # mutable: registered, then closed
-    """Memory that the NIC may touch, counted in the budget."""
-
-    __slots__ = ("_budget", "address", "lkey", "memory", "nbytes", "rkey")
-
-    def __init__(self, domain: Domain, budget: Budget, address: int, nbytes: int, use: Use) -> None:
-        budget.take(nbytes)
-        try:
-            self.memory: Memory | None = domain.register(address, nbytes, use)
-        except BaseException:  # whatever it was, nothing may stay behind it
-            budget.give_back(nbytes)
-            raise
-        self._budget = budget
-        self.address, self.nbytes = address, nbytes
-        self.lkey, self.rkey = self.memory.lkey, self.memory.rkey
-
-    def close(self) -> None:
-        """Nobody reaches it any more. Harmless twice."""
-        memory, self.memory = self.memory, None
-        if memory is not None:
-            memory.close()
-            self._budget.give_back(self.nbytes)
 
 
 class Pairs:  # mutable: posted to, then destroyed
     """Pairs and ring of one connection. Raises what the engine and the device raise, and leaves nothing then."""
-
-    ctl_depth, bulk_depth, frame_room = CTL_DEPTH, BULK_DEPTH, FRAME_ROOM
 
     def __init__(self, engine: Engine, member: Member, choice: Choice) -> None:
         config = engine.config
@@ -96,7 +73,8 @@ class Pairs:  # mutable: posted to, then destroyed
         self._posted = self._done = 0
         self._markers: set[int] = set()
         self._receives_out = 0
-        self._destroyed, self._domain = False, None
+        self._destroyed = False
+        self._domain: Domain | None = None
         try:
             self._domain = domain = Domain(place.device)
             self._ring = mmap.mmap(-1, _RING_BYTES)
@@ -169,7 +147,7 @@ class Pairs:  # mutable: posted to, then destroyed
         return self._posted - self._done < SEND_DEPTH
 
     def post(self, message: bytes) -> None:
-        """Sends a message of at most `frame_room` bytes."""
+        """Sends a message of at most `FRAME_ROOM` bytes."""
         place = self._posted % SEND_DEPTH
         at = _SENDS_AT + place * FRAME_ROOM
         self._view[at : at + len(message)] = message
@@ -191,8 +169,11 @@ class Pairs:  # mutable: posted to, then destroyed
         """Writes pieces of bodies, and the messages behind them, each with its sequence number. Raises Unavailable."""
         wr_id = self._wr_id(PIECE_SENT, 0)
         self._bulk.post_writes([
-            OneSided(wr_id | no & COUNT_MASK, at, nbytes, lkey, remote, write.rkey, write.imm if last else None, told)
-            for (write, at, nbytes, lkey, remote, last, told), no in pieces
+            OneSided(
+                wr_id | no & COUNT_MASK, each.address, each.nbytes, each.lkey, each.remote, each.write.rkey,
+                each.write.imm if each.last else NO_IMM, each.signaled,
+            )
+            for each, no in pieces
         ])  # fmt: skip
 
     def post_reads(self, rkey: int, parts: tuple[tuple[int, int], ...]) -> None:
@@ -250,6 +231,10 @@ class Pairs:  # mutable: posted to, then destroyed
             prepared = self._prepare(_TINY_AT, 64, MARKER, number, receive=False)
             self._markers.add(number)
             pair.post_send(prepared, self._wr_id(MARKER, number), _RING_BYTES, signaled=True)
+
+    def end_later(self, delay_s: float) -> None:
+        """What did not come back by then is not waited for."""
+        self._engine.end_later(self._number, delay_s)
 
     def came_back(self, marker: int) -> None:
         """Nothing that was sent on this pair is out."""

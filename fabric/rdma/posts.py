@@ -97,6 +97,8 @@ class Posts:  # mutable: queues
             self._post(self._control.popleft())
         while self._queue and talk.ctl.may_send() and pairs.room:
             self._post(self._queue.popleft())
+        if self._outbox.empty:
+            return
         pieces = []
         while (taken := self._outbox.take(self._may_begin)) is not None:
             pieces.append(taken)

@@ -17,14 +17,14 @@ from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import FRAMES_BYTES, RegionNote, same_region
-from fabric.rdma.pairs import address_of
+from fabric.rdma.registered import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from fabric.memory.arena import Arena
     from fabric.rdma.connection import Connection
-    from fabric.rdma.pairs import Registered
+    from fabric.rdma.registered import Registered
     from fabric.transport import Channel
 
     OpenSession = Callable[[int], Awaitable[Channel]]

@@ -14,11 +14,11 @@ from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import FRAMES_BYTES, RegionNote
-from fabric.rdma.pairs import address_of
+from fabric.rdma.registered import address_of
 
 if TYPE_CHECKING:
     from fabric.rdma.connection import Connection
-    from fabric.rdma.pairs import Registered
+    from fabric.rdma.registered import Registered
 
 
 class ReplyRegion:  # mutable: lends, then empties

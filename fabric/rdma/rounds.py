@@ -3,7 +3,9 @@
 The loop watches the queue's event channel. A caller in a thread of its own takes over while it waits: its answer then
 wakes that thread alone, and costs no hand-over of the interpreter's lock. One thread at a time takes completions, so
 they keep their order. While answers are awaited the queue is polled for a bounded time, then the channel is armed, so
-that an idle process polls nothing. This module knows no connection. Read `fabric/rdma/engine.py` next.
+that an idle process polls nothing. A thread that led leaves the channel unarmed: it arms it when it waits again, while
+its next message is on its way, and if others wait the loop does. This module knows no connection. Read
+`fabric/rdma/engine.py` next.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from threading import get_ident, main_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import OverspillError
 from fabric.rdma.device import Completions, Events
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
     from fabric.rdma.device import Device, Done
 
 _log = logging.getLogger(__name__)
-POLL_MAX = 64
+POLL_MAX: Final = 64
 """Completions taken before others get their turn."""
-ACKNOWLEDGE_EVERY = 64
+ACKNOWLEDGE_EVERY: Final = 64
 """Events are only counted by an acknowledgement, which closing waits for."""
-_LEAVE_S = 1.0
+_LEAVE_S: Final = 1.0
 """A thread that leads leaves as soon as it is rung; what it does then is bounded by one batch."""
 
 
@@ -54,8 +56,9 @@ class Rounds:  # mutable: open, then closed
         self._leading = threading.Lock()
         self._counting = threading.Lock()
         self._others = 0
-        self._shut = self._wanted = False
+        self._shut = self._wanted = self._poked = False
         self._armed = True
+        """Whether the channel will tell of the next completion."""
         self._unacknowledged = 0
         self.events = Events(device)
         with ExitStack() as failed:
@@ -68,6 +71,9 @@ class Rounds:  # mutable: open, then closed
         """What the loop watches in the channel's place: it can be shut from any thread."""
         self._gate.register(self.events.fd, select.EPOLLIN)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Rouses the loop where the channel is not armed."""
+        self._gate.register(self._poke, select.EPOLLIN)
         self._poll = select.poll()
         self._poll.register(self.events.fd, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
@@ -84,6 +90,10 @@ class Rounds:  # mutable: open, then closed
 
     def readable(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop's turn, when `fd` is readable."""
+        if self._poked:
+            self._poked = False
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._poke)
         self._told()
         if self._spin_s and self._busy():
             loop.call_soon(self._spin, loop, time.monotonic() + self._spin_s)
@@ -129,6 +139,8 @@ class Rounds:  # mutable: open, then closed
             if not self._shut:
                 self._shut = True
                 self._gate.modify(self.events.fd, 0)
+            if not self._armed:
+                self._rest()
             self._lead(bell, end_s)
         finally:
             bell.wakes(-1)
@@ -149,11 +161,14 @@ class Rounds:  # mutable: open, then closed
                 if self._shut and not self._closed:
                     self._shut = False
                     self._gate.modify(self.events.fd, select.EPOLLIN)
+                    if not self._armed:
+                        os.eventfd_write(self._poke, 1)
+                        self._poked = True  # behind it, or who sees it might clear too early
             finally:
                 self._leading.release()
 
     def tend(self) -> None:
-        """Opens it, and arms a channel that could not be armed before; the engine calls it every now and then."""
+        """Opens it, and arms a channel that is not armed; the engine calls it every now and then."""
         self.open()
         if not self._armed:
             self._rest()
@@ -176,6 +191,7 @@ class Rounds:  # mutable: open, then closed
             self.events.close()
             self._gate.close()
             os.close(self._wake)
+            os.close(self._poke)
 
     def _lead(self, bell: Bell, end_s: float) -> None:
         now = time.monotonic()
@@ -190,7 +206,8 @@ class Rounds:  # mutable: open, then closed
                         os.eventfd_read(fd)
                 else:
                     self._told()
-                    self._rest()
+                    if not bell.rung:
+                        self._rest()
             if not bell.rung:
                 now = time.monotonic()
 
@@ -200,6 +217,7 @@ class Rounds:  # mutable: open, then closed
 
     def _take_told(self) -> None:
         if self.events.take(self._completions):
+            self._armed = False
             self._unacknowledged += 1
             if self._unacknowledged >= ACKNOWLEDGE_EVERY:
                 self._completions.acknowledge(self._unacknowledged)

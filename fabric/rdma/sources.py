@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import ResourceExhausted
 from fabric.rdma.domain import Use
-from fabric.rdma.pairs import address_of
+from fabric.rdma.registered import address_of
 
 if TYPE_CHECKING:
     from fabric.memory.arena import Arena
     from fabric.memory.slots import Slot
     from fabric.rdma.connection import Connection
-    from fabric.rdma.pairs import Registered
+    from fabric.rdma.registered import Registered
 
 EXTENT_BYTES = 4 << 20
 """Registering that takes well under a millisecond, which is how long the interpreter's lock is held for it."""

@@ -8,18 +8,18 @@ never posts and takes no lock. Read `fabric/rdma/connection.py` next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fabric.errors import ProtocolError
 from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
 from fabric.rdma.credits import Credits
-from fabric.rdma.heads import HEAD_BYTES, Head, HeadKind, pack_head, read_head
+from fabric.rdma.heads import CREDIT, HEAD_BYTES, Head, HeadKind, pack_head, read_head
 
 if TYPE_CHECKING:
     from fabric.errors import OverspillError
     from fabric.rdma.terms import Agreed
 
-_U32 = 0xFFFF_FFFF
+_U32: Final = 0xFFFF_FFFF
 
 
 class Owner(Protocol):
@@ -78,7 +78,7 @@ class Talk:  # mutable: counts what was said
 
     def credit_due(self) -> Message | None:
         """A message that gives credit alone, if the peer may be waiting for it."""
-        return Message(HeadKind.CREDIT) if self.ctl.due or self.bulk.due else None
+        return Message(CREDIT) if self.ctl.due or self.bulk.due else None
 
     def headed(self, message: Message, *, bulk: bool) -> bytes:
         """The bytes of a message that is posted now."""

@@ -9,22 +9,30 @@ come and nobody at the node reads its input any more. This module never sends an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
 from fabric.errors import ArenaFull, ProtocolError
 from fabric.memory.slots import SlotTable
+from fabric.rdma.heads import RegionNote  # noqa: TC001 - the compiled class looks it up when it is made
 
 if TYPE_CHECKING:
     from fabric.memory.slots import Slot
-    from fabric.rdma.heads import RegionNote
 
 
-class Place(NamedTuple):
+@final
+@dataclass(init=False, slots=True)
+class Place:  # mutable: made for each large request, see fabric/frame_values.py
     """Room for a body in a region of the peer's: `offset` counts from the region's begin."""
 
     note: RegionNote
     offset: int
     nbytes: int
+
+    def __init__(self, note: RegionNote, offset: int, nbytes: int) -> None:
+        self.note = note
+        self.offset = offset
+        self.nbytes = nbytes
 
 
 class _Window:

@@ -19,6 +19,7 @@ from typing import Any
 PORT = 18_600
 DEPTH = 16
 WINDOW = 8
+CASE_BYTES = 32
 PING_BYTES, STREAM_BYTES = 64, 1 << 20
 
 
@@ -142,11 +143,11 @@ def main() -> None:
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             line, _ = server.accept()
-        case, count = line.recv(100).decode().split()
+        case, count = line.recv(CASE_BYTES, socket.MSG_WAITALL).decode().split()
     else:
         case, count = sys.argv[2:4]
         line = socket.create_connection((sys.argv[1], PORT), 20)
-        line.sendall(f"{case} {count}".encode())
+        line.sendall(f"{case} {count}".encode().ljust(CASE_BYTES))
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end = End(line, PING_BYTES if case == "ping" else STREAM_BYTES)
     first = sys.argv[1] != "serve"

@@ -13,6 +13,7 @@ import sys
 import time
 
 from fabric.deadline import Deadline
+from fabric.hot_loop import HotLoop
 from fabric.local.channel import LocalChannel
 from fabric.rdma.config import RdmaConfig
 from fabric.rdma.engine import Engine
@@ -58,7 +59,8 @@ async def serve(path: str, node_id: str, epoch: int, spin_us: int, ack_timeout: 
 def main() -> None:
     """Serves."""
     path, node_id, epoch, spin_us, ack_timeout = sys.argv[1:]
-    asyncio.run(serve(path, node_id, int(epoch), int(spin_us), int(ack_timeout)))
+    with asyncio.Runner(loop_factory=HotLoop) as runner:
+        runner.run(serve(path, node_id, int(epoch), int(spin_us), int(ack_timeout)))
 
 
 if __name__ == "__main__":

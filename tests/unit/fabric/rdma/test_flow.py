@@ -11,7 +11,7 @@ import pytest
 from fabric.errors import IllegalTransition, ProtocolError
 from fabric.rdma.credits import RESERVED, Credits
 from fabric.rdma.lifecycle import TABLE, LinkDo, LinkEvent, LinkState, step
-from fabric.rdma.outbox import COUNT_MASK, SIGNAL_EVERY, WINDOW, Outbox, Piece, Write
+from fabric.rdma.outbox import COUNT_MASK, SIGNAL_EVERY, WINDOW, WINDOW_BYTES, Outbox, Piece, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,3 +234,21 @@ def test_a_full_window_always_holds_a_piece_that_will_be_told_of(pieces: int) ->
             assert any(told)
             outbox.settled(number - WINDOW + 1 + max(at for at, signaled in enumerate(told) if signaled))
     assert outbox.posted == 0 or any(told)
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, (1 << 20) + 64, 5 << 20, 64 << 20])
+def test_bytes_bound_what_is_posted_and_its_last_piece_is_told_of(nbytes: int) -> None:
+    """A frame follows its body all the same: it is what tells the peer, and it is always told of."""
+    outbox = Outbox(1 << 20)
+    device = _Posted(outbox)
+    writes = [_write(nbytes) for _ in range(4)]
+    for write in writes:
+        outbox.put(write)
+    whole: list[Write] = []
+    while len(whole) < len(writes):
+        device.pump()
+        bodies = [piece.nbytes for piece, _ in device.pieces if not piece.last]
+        assert sum(bodies) < WINDOW_BYTES + (1 << 20)
+        assert any(piece.signaled for piece, _ in device.pieces)
+        whole += device.complete_one()
+    assert {id(write) for write in whole} == {id(write) for write in writes}

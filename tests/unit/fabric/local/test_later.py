@@ -1,0 +1,93 @@
+"""One timer for all that was begun without a coroutine: each is told in its time that it is late, and only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fabric.local.later import Alarm, Later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fabric.local.exchange import Places
+
+NOBODY: Any = None  # no loop, no places: nothing of them is used
+
+
+class Handle:
+    """What a loop gives for a timer."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Clock:
+    """The part of a loop that keeps time; `set` holds what is not cancelled."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._set: list[tuple[float, Handle, Callable[..., object], tuple[object, ...]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at_s: float, action: Callable[..., object], *words: object) -> Handle:
+        handle = Handle()
+        self._set.append((at_s, handle, action, words))
+        return handle
+
+    @property
+    def set(self) -> list[float]:
+        return sorted(at_s for at_s, handle, _, _ in self._set if not handle.cancelled)
+
+    def turn(self, to_s: float) -> None:
+        self.now = to_s
+        due = [one for one in self._set if one[0] <= to_s]
+        self._set = [one for one in self._set if one[0] > to_s]
+        for _, handle, action, words in due:
+            if not handle.cancelled:
+                action(*words)
+
+
+def test_each_is_late_in_its_time_by_one_timer() -> None:
+    clock: Any = Clock()
+    waiting: dict[tuple[int, int], Later] = {}
+    places: Places = NOBODY
+    told: list[int] = []
+
+    def late(key: tuple[int, int], final: Later) -> None:
+        del waiting[key]
+        final.set_exception(TimeoutError())
+
+    alarm = Alarm(waiting, late)
+    for number, at_s in enumerate([5.0, 3.0, 9.0, 3.0, 7.0]):
+        final = Later(NOBODY, lambda _, number=number: told.append(number), at_s, b"", places)  # type: ignore[misc]
+        waiting[1, number] = final
+        alarm.by(at_s, clock)
+        assert len(clock.set) == 1
+    assert clock.set == [3.0]
+    clock.turn(2.9)
+    assert told == []
+    clock.turn(3.0)
+    assert told == [1, 3]
+    assert clock.set == [5.0]
+    waiting.pop((1, 0)).set_result(b"in time")
+    clock.turn(5.0)
+    assert told == [1, 3, 0]
+    assert clock.set == [7.0]
+    clock.turn(20.0)
+    assert told == [1, 3, 0, 2, 4]
+    assert clock.set == []
+
+
+def test_an_alarm_that_is_cancelled_rings_no_more_and_may_be_set_again() -> None:
+    clock: Any = Clock()
+    alarm = Alarm({}, lambda _, __: None)
+    alarm.by(4.0, clock)
+    alarm.cancel()
+    assert clock.set == []
+    alarm.by(8.0, clock)
+    assert clock.set == [8.0]
