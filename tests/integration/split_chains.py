@@ -115,12 +115,14 @@ def on_cards(*gpus: int) -> str:
     return f"instance_group {{ gpus: {list(gpus)} }}\n"
 
 
-def write_chain(models: Path, first: str, second: str, extra: str = IDEMPOTENT) -> None:
-    """The chain `chain`, of steps with these lines in their configurations."""
-    write_model(models, "first", FIRST, FIRST_CONFIG + IDEMPOTENT + READS_CARDS + first)
-    write_model(models, "second", SECOND, SECOND_CONFIG + IDEMPOTENT + READS_CARDS + second)
-    (models / "chain" / "1").mkdir(parents=True)
-    (models / "chain" / "config.pbtxt").write_text(CHAIN + extra)
+def write_chain(models: Path, first: str, second: str, extra: str = IDEMPOTENT, name: str = "chain") -> None:
+    """A chain, of steps with these lines in their configurations."""
+    text = CHAIN
+    for step, code, config in (("first", FIRST, FIRST_CONFIG + first), ("second", SECOND, SECOND_CONFIG + second)):
+        write_model(models, f"{step}_of_{name}", code, config + IDEMPOTENT + READS_CARDS)
+        text = text.replace(f'model_name: "{step}"', f'model_name: "{step}_of_{name}"')
+    (models / name / "1").mkdir(parents=True)
+    (models / name / "config.pbtxt").write_text(text + extra)
 
 
 class SplitNode:
@@ -143,10 +145,12 @@ class SplitNode:
         """What the node says of its executors."""
         return list(NodeControl(control_path(str(self.folder / "node.sock"))).executors())
 
-    def ask(self, x: np.ndarray[Any, Any], wait_s: float = 0.0, timeout_s: float = 30.0) -> Answer:
+    def ask(
+        self, x: np.ndarray[Any, Any], wait_s: float = 0.0, timeout_s: float = 30.0, model: str = "chain"
+    ) -> Answer:
         """One request, whose answer is compared with the chain's in this process, every byte."""
         inputs = {"x": x, "wait": np.array([wait_s], np.float32)}
-        with self.router.infer("chain", inputs, timeout_s=timeout_s) as reply:
+        with self.router.infer(model, inputs, timeout_s=timeout_s) as reply:
             assert np.array_equal(reply["z"], x * np.float32(2) + np.float32(1)), "a wrong answer"
             assert reply["n"].tolist() == [len(x)]
             pids = [int(pid) for pid in reply["pids"].tolist()]

@@ -35,7 +35,9 @@ KILLS = 12
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitNode]:
     folder = tmp_path_factory.mktemp("legs")
     write_chain(folder / "models", on_cards(0), on_cards(1), IDEMPOTENT + memory("24MiB"))
-    made = SplitNode(folder, settings="quarantine_faults = 1000\n")
+    one = "instance_group { count: 1 kind: KIND_CPU }\n"
+    write_chain(folder / "models", one, one, extra="", name="once")
+    made = SplitNode(folder, devices="fake:2,cpu:2", settings="quarantine_faults = 1000\n")
     made.ask(X)  # the first goes both ways
     yield made
     made.close()
@@ -46,7 +48,7 @@ def memory(size: str) -> str:
 
 
 def facts(node: SplitNode) -> tuple[ExecutorFacts, ExecutorFacts]:
-    first, second = node.executors()
+    first, second, *_ = node.executors()
     return first, second
 
 
@@ -74,7 +76,15 @@ def test_what_lies_on_a_card_goes_to_the_other_as_it_is(node: SplitNode) -> None
 
 
 @pytest.mark.parametrize(
-    ("card", "call"), [(0, "share"), (0, "copy"), (1, "attach"), (1, "copy"), (1, "detach"), (0, "detach")]
+    ("card", "call"),
+    [
+        pytest.param(0, "share", marks=pytest.mark.long),
+        pytest.param(0, "copy"),
+        pytest.param(1, "attach"),
+        pytest.param(1, "copy", marks=pytest.mark.long),
+        pytest.param(1, "detach", marks=pytest.mark.long),
+        pytest.param(0, "detach", marks=pytest.mark.long),
+    ],
 )
 def test_an_executor_that_is_killed_at_any_step_costs_one_try_and_the_other_card_nothing(
     node: SplitNode, card: int, call: str
@@ -93,6 +103,7 @@ def test_an_executor_that_is_killed_at_any_step_costs_one_try_and_the_other_card
     assert wait_until(lambda: not shared(node))
 
 
+@pytest.mark.long
 def test_an_executor_that_stops_while_it_reads_costs_one_try(node: SplitNode) -> None:
     node.file("attach", 1).write_text("stop")
     assert node.ask(X).attempts == 2
@@ -127,6 +138,7 @@ def test_a_card_that_gives_no_shared_memory_falls_back_to_the_hosts(node: SplitN
     assert node.ask(X).on_card
 
 
+@pytest.mark.long
 def test_more_on_its_way_than_the_ensemble_may_have_there_goes_by_the_hosts_memory(node: SplitNode) -> None:
     big = np.random.default_rng(8).random(13 << 18, dtype=np.float32)  # 13 MiB, of 24
     node.ask(big)
@@ -151,32 +163,27 @@ def test_an_error_of_a_step_is_the_requests(node: SplitNode) -> None:
 def test_a_card_that_cannot_read_the_other_gets_all_from_the_hosts_memory_from_then_on(node: SplitNode) -> None:
     """Last of this node's tests, since it lasts a minute."""
     node.file("attach", 1).write_text("217")
-    assert node.ask(X).attempts == 2  # it had been believed to
+    # It had been believed to. The caller may be back before the node has heard of it, which counts as one try more.
+    assert 2 <= node.ask(X).attempts <= 3
     before, _ = facts(node)
     assert not node.ask(X).on_card
     assert facts(node)[0].passed_card_bytes == before.passed_card_bytes
     assert "executor 1 cannot read the memory of executor 0's card" in node.node.log
 
 
-def test_steps_on_processors_and_what_may_not_run_twice(tmp_path: Path) -> None:
-    one = "instance_group { count: 1 kind: KIND_CPU }\n"
-    write_chain(tmp_path / "models", one, one, extra="")
-    node = SplitNode(tmp_path, devices="cpu:2")
-    try:
-        answer = node.ask(X)
-        assert (answer.on_card, len(set(answer.pids))) == (False, 2)
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(node.ask, X, 5.0)
-            assert wait_until(lambda: shared(node) > 0)
-            time.sleep(0.1)  # the second step has begun
-            os.kill(answer.pids[1], signal.SIGKILL)
-            with pytest.raises(ExecutorLost) as lost:
-                asked.result(30)
-        assert lost.value.fate is not Fate.NEVER_RAN
-        assert wait_until(lambda: not shared(node))
-        assert node.ask(X).attempts == 1
-    finally:
-        node.close()
+def test_steps_on_processors_and_what_may_not_run_twice(node: SplitNode) -> None:
+    answer = node.ask(X, model="once")
+    assert (answer.on_card, len(set(answer.pids))) == (False, 2)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(node.ask, X, 5.0, model="once")
+        assert wait_until(lambda: shared(node) > 0)
+        time.sleep(0.1)  # the second step has begun
+        os.kill(answer.pids[1], signal.SIGKILL)
+        with pytest.raises(ExecutorLost) as lost:
+            asked.result(30)
+    assert lost.value.fate is not Fate.NEVER_RAN
+    assert wait_until(lambda: not shared(node))
+    assert node.ask(X, model="once").attempts == 1
 
 
 @pytest.mark.long
