@@ -46,7 +46,8 @@ pytestmark = pytest.mark.long
 
 REGION = 1 << 20
 REQUESTS = int(os.environ.get("OVERSPILL_SOAK_REQUESTS", "18000"))
-CALLERS = 4
+CALLERS = int(os.environ.get("OVERSPILL_SOAK_CALLERS", "4"))
+"""More of them get more of a machine that is busy with other work."""
 HEAVY = """
 import numpy as np
 class Model:
@@ -88,7 +89,7 @@ def threads(pid: int) -> int:
 def a_share(front: Front, seed: int, requests: int) -> None:
     """One client's part: raw and shared, good and bad, of sizes drawn log-uniformly."""
     dice = random.Random(seed)
-    name = f"soak{seed}"
+    name = f"soak{os.getpid()}_{seed}"  # keys are the machine's: another soak may run beside this one
     with grpc_client(front.grpc) as client, region(client, name, REGION):
         for number in range(requests):
             size = int(2 ** dice.uniform(0, 17))
@@ -124,7 +125,7 @@ def a_day(front: Front, day: Day) -> None:
     for worker in workers:
         worker.start()
     for number in range(day.kills):
-        kill_one(front, f"{day.seed}-{number}")
+        kill_one(front, f"{os.getpid()}-{day.seed}-{number}")
     for number in range(50):
         with http_client(front.http) as client:
             assert client.is_server_ready(), number
