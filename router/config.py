@@ -8,13 +8,36 @@ file or the environment. Read `router/attempt.py` next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from math import isfinite
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fabric.errors import ConfigError
 from fabric.link.wires import LinkConfig
-from fabric.memory.arena import ARENA_BYTES_DEFAULT
+from fabric.memory.arena import ARENA_BYTES_DEFAULT, ARENA_BYTES_MAX
+from fabric.settings import (
+    ARENA_BYTES_LEAST,
+    COUNT_MOST,
+    DAY_S,
+    check_flag,
+    check_number,
+    check_order,
+    check_text,
+    check_whole,
+    check_word,
+)
+
+_WHOLE = {
+    "attempts_max": (1, 100),  # each takes its share of one request's time: more of them would get none
+    "retry_budget_min": (0, COUNT_MOST),
+    "remote_sample": (1, 64),  # each pick prices them all, at about two microseconds each
+    "explain_kept": (0, COUNT_MOST),
+    "eject_after": (1, COUNT_MOST),
+    "arena_bytes": (ARENA_BYTES_LEAST, ARENA_BYTES_MAX),
+}
+_ABOVE_ZERO = (
+    "backoff_first_s", "backoff_max_s", "affinity_ms_max", "eject_first_s", "eject_max_s", "dial_first_s", "dial_max_s",
+    "supervise_s", "close_timeout_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +101,20 @@ class RouterConfig:
     """Seed of every random choice; None draws one from the system."""
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            name, value = setting.name, getattr(self, setting.name)
-            if name not in {
-                "seed",
-                "link",
-                "retry_budget_min",
-                "tied",
-                "panic",
-                "refuse_late",
-                "hedge_ratio",
-                "explain_kept",
-                "explain_file",
-            } and not (isfinite(value) and value > 0):
-                raise ConfigError(f"{name} is {value}; give a number above zero")
-        if self.retry_budget_min < 0:
-            raise ConfigError(f"retry_budget_min is {self.retry_budget_min}; give zero or more")
-        if self.panic not in {"spray", "fail"}:
-            raise ConfigError(f"panic is {self.panic!r}; say spray or fail")
-        if not 0.0 <= self.hedge_ratio <= 1.0:
-            raise ConfigError(f"hedge_ratio is {self.hedge_ratio}; give a share from 0 to 1.0")
-        if self.retry_budget_ratio > 1.0:
-            raise ConfigError(f"retry_budget_ratio is {self.retry_budget_ratio}; give a share of at most 1.0")
+        for name, (least, most) in _WHOLE.items():
+            check_whole(name, getattr(self, name), least, most)
+        for name in _ABOVE_ZERO:
+            check_number(name, getattr(self, name), 0.0, DAY_S, above=True)
+        for name in ("retry_budget_ratio", "hedge_ratio"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        for name in ("tied", "refuse_late"):
+            check_flag(name, getattr(self, name))
+        for name in ("backoff", "eject", "dial"):
+            first, last = f"{name}_first_s", f"{name}_max_s"
+            check_order(first, getattr(self, first), last, getattr(self, last))
+        check_word("panic", self.panic, ("spray", "fail"))
+        check_text("explain_file", self.explain_file)
+        if self.seed is not None:
+            check_whole("seed", self.seed, -(1 << 63), (1 << 64) - 1)
+        if not isinstance(self.link, LinkConfig):
+            raise ConfigError(f"link is {self.link!r:.80}; give a LinkConfig of fabric.link.wires")

@@ -14,12 +14,13 @@ import weakref
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 from discovery.registry import open_registry
 from fabric.deadline import Deadline
-from fabric.errors import AccessDenied, OverspillError
+from fabric.errors import AccessDenied, ConfigError, OverspillError
 from fabric.link.link import Link
 from fabric.link.loop import LoopThread
 from fabric.memory.arena import Arena
@@ -33,12 +34,13 @@ from router.pages import Pages
 from router.race import racing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from discovery.instance import Instance
     from router.statistics import RouterStatistics
     from router.workers import WorkerLink
 
+CLOSED = "the router was closed while the link was opened"
 ENGINE_CLOSE_S = 3.0
 """Twice what connections need to come to their end."""
 
@@ -46,8 +48,11 @@ ENGINE_CLOSE_S = 3.0
 class Opened:
     """The parts of one router that is open."""
 
-    def __init__(self, core: Core, links: Links, background: LoopThread, engine: Engine, beside: Beside) -> None:
+    def __init__(
+        self, core: Core, links: Links, dials: Dials, background: LoopThread, engine: Engine, beside: Beside
+    ) -> None:
         self.core = core
+        self._dials = dials
         self._beside = beside
         self.background = background
         self._engine = engine
@@ -102,7 +107,7 @@ class Opened:
     def _end_links(self) -> None:
         if self.core.hedger is not None:
             self.core.hedger.let_go()
-        for link in self.core.let_go():
+        for link in (*self._dials.end(), *self.core.let_go()):
             link.abort("the router was closed")
 
     def _forget(self) -> None:
@@ -136,6 +141,8 @@ def open_router(url: str, config: RouterConfig | None, timeout_s: float) -> Open
 
 def _all_parts(url: str, config: RouterConfig, timeout_s: float) -> Opened:
     end = Deadline.after(timeout_s, time.monotonic())
+    config.link.check_files()
+    _check_writable(config.explain_file)
     registry = open_registry(url)
     # Address space, not memory: pages come when somebody stages there, or a large reply lands there over rpc.
     arena = Arena.create(config.arena_bytes)
@@ -150,31 +157,73 @@ def _all_parts(url: str, config: RouterConfig, timeout_s: float) -> Opened:
         core.racing = racing(core.hedger, background.submit)
         core.hedger.begin_read = partial(read_for_copy, core)
     engine = Engine(background.loop, config.link.rdma_config)  # opens no device before a node offers rdma
-    links = Links(core, background, _opener(core, background, arena, engine))
+    dials = Dials(core, background, arena, engine)
+    links = Links(core, background, dials.open_link)
     try:
         links.start(registry)
     except BaseException:  # whatever it was, the thread must not outlive it
         background.close()
         arena.close_fd()
         raise
-    links.wait_dialled(end.remaining_s(time.monotonic()))
-    return Opened(core, links, background, engine, beside)
+    opened = Opened(core, links, dials, background, engine, beside)
+    try:
+        links.wait_dialled(end.remaining_s(time.monotonic()))
+    except BaseException:  # Ctrl-C: nobody else will ever close it
+        opened.end()
+        raise
+    return opened
 
 
-def _opener(
-    core: Core, background: LoopThread, arena: Arena, engine: Engine
-) -> Callable[[Instance, Callable[[], None]], Awaitable[WorkerLink]]:
-    link_config = replace(core.config.link, arena=arena, engine=engine, seed=core.rng.getrandbits(32))
+def _check_writable(explain_file: str) -> None:
+    """A disk that fails later costs decisions and no request; a path that never worked is a wrong setting."""
+    if explain_file:
+        try:
+            Path(explain_file).open("ab").close()
+        except OSError as error:
+            raise ConfigError(
+                f"explain_file {explain_file} cannot be written ({error.strerror}); give another path"
+            ) from None
 
-    def open_in_thread(instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
-        link = Link.connect(
-            instance, core.client_id, link_config, background, wait=True, on_change=lambda _: may_have_died()
-        )
-        if core.closed:  # whoever waited for it was cancelled
-            link.abort("the router was closed while the link was opened")
+
+class Dials:  # mutable: links that are being opened come and go
+    """Opens links for one router, and knows those that wait for their node, so that nobody waits on after its end."""
+
+    def __init__(self, core: Core, background: LoopThread, arena: Arena, engine: Engine) -> None:
+        self._core = core
+        self._background = background
+        self._config = replace(core.config.link, arena=arena, engine=engine, seed=core.rng.getrandbits(32))
+        self._open: set[Link] = set()
+        self._ended = False
+
+    async def open_link(self, instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
+        """A link with a live wire. Raises what kept it from opening."""
+        return await asyncio.to_thread(self._open_in_thread, instance, may_have_died)
+
+    def end(self) -> list[Link]:
+        """Opens no link any more; those that are being opened, for whoever ends the others too."""
+        with self._core.lock:
+            self._ended = True
+            return list(self._open)
+
+    def _open_in_thread(self, instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
+        made: list[Link] = []
+
+        def begun(link: Link) -> None:
+            made.append(link)
+            with self._core.lock:
+                self._open.add(link)
+                ended = self._ended
+            if ended:
+                link.abort(CLOSED)
+
+        try:
+            link = Link.connect(
+                instance, self._core.client_id, self._config, self._background, on_change=lambda _: may_have_died(),
+                made=begun,
+            )  # fmt: skip
+        finally:
+            with self._core.lock:
+                self._open.difference_update(made)
+        if self._core.closed:  # whoever waited for it was cancelled
+            link.abort(CLOSED)
         return link
-
-    async def open_link(instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
-        return await asyncio.to_thread(open_in_thread, instance, may_have_died)
-
-    return open_link

@@ -10,7 +10,20 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 
-from fabric.errors import ConfigError
+from discovery.lease_file import file_name
+from fabric.errors import ConfigError, InvalidArgument
+from fabric.rpc_fallback.config import check_token
+from fabric.settings import (
+    ARENA_BYTES_LEAST,
+    BYTES_MOST,
+    COUNT_MOST,
+    DAY_S,
+    check_flag,
+    check_number,
+    check_text,
+    check_texts,
+    check_whole,
+)
 from workers.device import CPU, asked_devices
 from workers.inject import DEVICE_FAULTS, read_injections
 from workers.seat import StandbyKind
@@ -19,6 +32,24 @@ WIRES = ("local", "rdma", "rpc")
 MODEL_CONTROLS = ("none", "explicit")
 WIRES_DEFAULT = ("local", "rpc")
 FRONTDOOR_SHM = ("copy", "trust", "off")
+_WHOLE = {
+    "model_bytes_max": (0, BYTES_MOST),
+    "quarantine_faults": (0, 10_000),
+    "frontdoor_message_bytes_max": (1, 1 << 30),  # gRPC counts a message in 31 bits, its frames included
+    "rdma_gid_index": (-COUNT_MOST, COUNT_MOST),
+    "rdma_ack_timeout": (1, 22),  # what fabric/rdma/config.py takes, as of the other two
+    "rdma_traffic_class": (0, 255),
+    "rdma_service_level": (0, 15),
+    "pinned_bytes_max": (0, BYTES_MOST),
+    "queue_max": (1, COUNT_MOST),
+    "threads_per_executor": (0, 1024),
+    "arena_bytes_max": (ARENA_BYTES_LEAST, BYTES_MOST),
+    "resident_bytes_max": (0, BYTES_MOST),
+    "tenants_max": (1, 500),  # twice the words about one fit an executor's outbox (workers/child.py)
+}
+_SECONDS = {"drain_s": (0.0, DAY_S), "frontdoor_timeout_s": (0.001, DAY_S), "frontdoor_shm_lease_s": (0.0, DAY_S)}
+NAME_CHARS_MAX = 200
+"""A registry makes a file's name, or a value of 512 bytes, of it."""
 _KINDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list of texts",
 }  # fmt: skip
@@ -103,6 +134,7 @@ class NodeConfig:
     """Drain when the process that started the node ends."""
 
     def __post_init__(self) -> None:
+        _check_values(self)
         if not self.models:
             raise ConfigError("no model repository is given; say --models DIR")
         if not self.wires or not set(self.wires) <= set(WIRES):
@@ -123,19 +155,6 @@ class NodeConfig:
             raise ConfigError(
                 f"inject {self.inject!r} breaks a GPU and devices are {self.devices}; give a cuda or fake one"
             )
-        for name, least in (
-            ("quarantine_faults", 0),
-            ("drain_s", 0),
-            ("queue_max", 1),
-            ("tenants_max", 1),
-            ("threads_per_executor", 0),
-            ("frontdoor_timeout_s", 1),
-            ("frontdoor_message_bytes_max", 1),
-            ("frontdoor_shm_lease_s", 0),
-            ("resident_bytes_max", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
         _ = (self.rpc_host_port, self.frontdoor_addresses)
 
     @property
@@ -201,6 +220,34 @@ class NodeConfig:
         if isinstance(settings.get("wires"), str):
             settings["wires"] = [word.strip() for word in str(settings["wires"]).split(",")]
         return _checked(settings)
+
+
+def _check_values(config: NodeConfig) -> None:
+    """Each value by itself. Raises ConfigError."""
+    for field in fields(config):
+        if field.type == "str" and field.name != "rpc_token":  # which no message may show
+            check_text(field.name, getattr(config, field.name))
+    check_text("node_id", config.node_id, NAME_CHARS_MAX)
+    check_text("rack", config.rack, NAME_CHARS_MAX)
+    check_flag("exit_with_parent", config.exit_with_parent)
+    check_token("rpc_token", config.rpc_token)
+    check_texts("load_models", config.load_models)
+    if not isinstance(config.wires, tuple):
+        raise ConfigError(f"wires is {config.wires!r:.80}; give a tuple of {', '.join(WIRES)}")
+    if config.node_id:
+        _check_node_id(config.node_id)
+    for name, (least, most) in _WHOLE.items():
+        check_whole(name, getattr(config, name), least, most)
+    for name, (least_s, most_s) in _SECONDS.items():
+        check_number(name, getattr(config, name), least_s, most_s)
+
+
+def _check_node_id(node_id: str) -> None:
+    """A registry would refuse it later, when nobody looks."""
+    try:
+        file_name(node_id)
+    except InvalidArgument as error:
+        raise ConfigError(str(error)) from None
 
 
 def _read(file: str) -> dict[str, object]:

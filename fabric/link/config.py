@@ -7,6 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fabric.errors import ConfigError
+from fabric.settings import COUNT_MOST, DAY_S, check_number, check_order, check_whole
+
+_SECONDS = (
+    "connect_s", "probe_s", "ping_s", "idle_ping_s", "hold_down_s", "hold_down_max_s", "flap_window_s", "backoff_s",
+    "backoff_max_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,15 @@ class LinkTimes:
     """How often one request may move before its error goes to the caller."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.suspect_missed <= self.silent_missed <= self.last_missed:
+        for name in _SECONDS:
+            check_number(name, getattr(self, name), 0.0, DAY_S, above=True)
+        for name in ("suspect_missed", "silent_missed", "last_missed", "good_pings", "probe_pings"):
+            check_whole(name, getattr(self, name), 1, COUNT_MOST)
+        check_whole("moves_max", self.moves_max, 0, COUNT_MOST)
+        if not self.suspect_missed <= self.silent_missed <= self.last_missed:
             raise ConfigError(
                 "suspect_missed, silent_missed and last_missed must be counts in this order; correct them"
             )
-        if not (0.0 < self.hold_down_s <= self.hold_down_max_s and 0.0 < self.backoff_s <= self.backoff_max_s):
-            raise ConfigError("hold_down_s and backoff_s must be above 0 and at most their maxima; correct them")
-        if self.ping_s <= 0.0 or self.connect_s <= 0.0 or self.idle_ping_s < self.ping_s:
-            raise ConfigError("ping_s and connect_s must be above 0 and idle_ping_s at least ping_s; correct them")
+        check_order("hold_down_s", self.hold_down_s, "hold_down_max_s", self.hold_down_max_s)
+        check_order("backoff_s", self.backoff_s, "backoff_max_s", self.backoff_max_s)
+        check_order("ping_s", self.ping_s, "idle_ping_s", self.idle_ping_s)

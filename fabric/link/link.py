@@ -68,9 +68,10 @@ class Link:
         *,
         wait: bool = True,
         on_change: Callable[[Link], None] | None = None,
+        made: Callable[[Link], None] | None = None,
     ) -> Self:
         """Opens a link to a node; `peer` may be an instance of discovery. With `wait`, a wire is live when it returns
-        (at most `connect_s` for each wire), else calls wait for that.
+        (at most `connect_s` for each wire), else calls wait for that; `made` gets it before, and may abort it.
 
         Raises NodeLost when no wire leads there from this host, and with `wait` whatever kept the last wire from
         opening: Unavailable, AccessDenied, ConfigError, …
@@ -82,6 +83,8 @@ class Link:
                 mend = "it offers no rdma: allow rpc, or start it with --wires local,rdma,rpc where there is a device"
             raise NodeLost(f"no wire leads to node {peer.node_id} from this host; {mend}", Fate.NEVER_RAN)
         link = cls(peer, wires, config, loop, on_change)
+        if made is not None:
+            made(link)
         link.start(Deadline.after(2.5 * config.times.connect_s, time.monotonic()) if wait else None)
         return link
 

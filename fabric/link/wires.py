@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from fabric.dialling import Dialling
+from fabric.errors import ConfigError
 from fabric.host import host_id
 from fabric.link.config import LinkTimes
 from fabric.rdma.config import RdmaConfig
 from fabric.rpc_fallback.config import RpcConfig, TlsFiles
+from fabric.settings import check_flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,19 +83,37 @@ class LinkConfig:
     engine: Engine | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name, kind in (("times", LinkTimes), ("rpc_config", RpcConfig), ("rdma_config", RdmaConfig)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"{name} is {getattr(self, name)!r:.80}; give a value of {kind.__name__}")
+        for name in ("local", "rdma", "rpc"):
+            check_flag(name, getattr(self, name))
+        if not (self.local or self.rdma or self.rpc):
+            raise ConfigError("local, rdma and rpc are all off, so no wire may carry a request; allow one of them")
+
+    def check_files(self) -> None:
+        """Raises ConfigError for certificates that are missing or cannot be read, before any node is waited for."""
+        if self.rpc_config.tls is not None:
+            from fabric.rpc_fallback.certificates import caller_context
+
+            caller_context(self.rpc_config.tls)
+
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """The openers of a link's two wires; None where there is none."""
+    """The openers of a link's two wires; None where there is none. `dialling` ends what they wait for."""
 
     preferred: Opener | None
     fallback: Opener | None
+    dialling: Dialling = field(default_factory=Dialling)
 
 
 def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
     """The wires that lead to `peer` from this host: local only if the peer says that it is here (its HELLO must prove
     it), rdma if it offers that over its rpc port, rpc if it has one."""
     preferred = fallback = None
+    dialling = Dialling()
     arena_bytes = config.arena.nbytes if config.arena is not None else 0
     if config.local and peer.local and peer.host_id == host_id():
         preferred = _local(peer.local, client_id, arena_bytes)
@@ -102,10 +123,10 @@ def wires_to(peer: Peer, client_id: int, config: LinkConfig) -> Wires:
             rpc = replace(rpc, tls=TlsFiles())  # without an authority this fails, and its error says what to name
         rpc = replace(rpc, arena_bytes=rpc.arena_bytes or arena_bytes)
         if config.rpc:
-            fallback = _rpc(peer.rpc, client_id, rpc, config.arena)
+            fallback = _rpc(peer.rpc, client_id, rpc, config.arena, dialling)
         if preferred is None and config.rdma and config.engine is not None and peer.rdma:
-            preferred = _rdma(peer.rpc, client_id, rpc, config.engine, config.arena)
-    return Wires(preferred, fallback)
+            preferred = _rdma(peer.rpc, client_id, rpc, config.engine, config.arena, dialling)
+    return Wires(preferred, fallback, dialling)
 
 
 def _local(path: str, client_id: int, arena_bytes: int) -> Opener:
@@ -117,22 +138,24 @@ def _local(path: str, client_id: int, arena_bytes: int) -> Opener:
     return open_it
 
 
-def _rpc(address: str, client_id: int, config: RpcConfig, arena: Arena | None) -> Opener:
+def _rpc(address: str, client_id: int, config: RpcConfig, arena: Arena | None, dialling: Dialling) -> Opener:
     def open_it(deadline: Deadline, expect: tuple[str, int] | None) -> Channel:
         from fabric.rpc_fallback.channel import RpcChannel
 
-        return RpcChannel.open(address, client_id, deadline, config, arena, expect)
+        return RpcChannel.open(address, client_id, deadline, config, arena, expect, dialling)
 
     return open_it
 
 
-def _rdma(address: str, client_id: int, config: RpcConfig, engine: Engine, arena: Arena | None) -> Opener:
+def _rdma(
+    address: str, client_id: int, config: RpcConfig, engine: Engine, arena: Arena | None, dialling: Dialling
+) -> Opener:
     def open_it(deadline: Deadline, expect: tuple[str, int] | None) -> Channel:
         from fabric.rdma.channel import RdmaChannel
         from fabric.rpc_fallback.bootstrap import bring_offer
 
         def bootstrap(offer: bytes, until: Deadline) -> tuple[bytes, Line]:
-            return bring_offer(address, client_id, config, offer, until)
+            return bring_offer(address, client_id, config, offer, until, dialling)
 
         return RdmaChannel.open(engine, bootstrap, client_id, deadline, expect, arena)
 

@@ -54,6 +54,7 @@ class Wiring:  # mutable: wires come and go
     ) -> None:
         self.peer, self.times, self._loop, self._on_change = peer, config.times, loop, on_change
         self._openers = {Role.PREFERRED: wires.preferred, Role.FALLBACK: wires.fallback}
+        self._dialling = wires.dialling
         random = Random(config.seed ^ peer.node_epoch)  # noqa: S311 - spreads retries, hides nothing
         preferred, fallback = wires.preferred is not None, wires.fallback is not None
         self.machine = LinkMachine(config.times, random, preferred=preferred, fallback=fallback)
@@ -206,6 +207,7 @@ class Wiring:  # mutable: wires come and go
         if state is State.CLOSED:
             for timer in self._timers.values():
                 timer.cancel()
+            actions.append(self._dialling.give_up)
         self.changed.notify_all()
         actions += self._waiters
         self._waiters = []

@@ -11,6 +11,7 @@ import time
 from threading import Timer
 from typing import TYPE_CHECKING
 
+from fabric.dialling import GIVEN_UP, Dialling
 from fabric.errors import Cancelled, Fate, NodeLost, OverspillError
 from fabric.rpc_fallback.held_call import HeldCall
 from fabric.rpc_fallback.session import FAILURES, Session, too_late
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def bring_offer(
-    address: str, client_id: int, config: RpcConfig, offer: bytes, deadline: Deadline
+    address: str, client_id: int, config: RpcConfig, offer: bytes, deadline: Deadline, dialling: Dialling | None = None
 ) -> tuple[bytes, HeldCall]:
-    """The answer of the port at `address` (HOST:PORT), which may be an ERROR frame, and the line. Blocks.
+    """The answer of the port at `address` (HOST:PORT), which may be an ERROR frame, and the line. Blocks; `dialling`
+    may end the wait.
 
     Raises NodeLost when nobody answers, DeadlineExceeded, AccessDenied for a wrong certificate, ConfigError for a wrong
     address or file.
@@ -38,7 +40,9 @@ def bring_offer(
         timer = Timer(left_s, call.cancel)  # the call itself has no deadline: it stays
         timer.start()
         try:
-            return next(call), HeldCall(call, "its rdma port is gone", lambda: session.lose("the line was closed"))
+            with (dialling or Dialling()).waiting(lambda: session.lose(GIVEN_UP)):
+                answer = next(call)
+            return answer, HeldCall(call, "its rdma port is gone", lambda: session.lose("the line was closed"))
         except FAILURES as failure:
             error = session.error(failure)
             raise too_late(Fate.NEVER_RAN) if isinstance(error, Cancelled) else error from None

@@ -17,6 +17,7 @@ from dataclasses import replace
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Self
 
+from fabric.dialling import GIVEN_UP, Dialling
 from fabric.errors import Fate, NodeLost, OverspillError, ProtocolError, ReplyTooLarge, ResourceExhausted
 from fabric.frame import Kind, bare_frame
 from fabric.rpc_fallback.bulk import Bulk
@@ -73,16 +74,18 @@ class RpcChannel:  # mutable: owns connections
     @classmethod
     def open(
         cls, address: str, client_id: int, deadline: Deadline, config: RpcConfig, arena: Arena | None = None,
-        expect: tuple[str, int] | None = None,
+        expect: tuple[str, int] | None = None, dialling: Dialling | None = None,
     ) -> Self:  # fmt: skip
-        """Connects to the port at `address` (`host:port`). `expect` is the (node id, node epoch) that should be there.
+        """Connects to the port at `address` (`host:port`). `expect` is the (node id, node epoch) that should be there;
+        `dialling` may end the wait.
 
         Raises NodeLost when nobody answers, AccessDenied for a wrong token, StaleEpoch for another node or epoch,
         VersionMismatch, ConfigError for a wrong address or certificate file.
         """
         channel = cls(address, client_id, config, arena, expect)
         try:
-            channel._session.open(deadline)
+            with (dialling or Dialling()).waiting(lambda: channel.abort(GIVEN_UP)):
+                channel._session.open(deadline)
         except BaseException:  # whatever it was, nothing may stay open behind it
             channel.abort("the channel could not be opened")
             raise

@@ -1,6 +1,6 @@
 """The settings of the rpc wire's two ends, each with its bound and where the number comes from.
 
-Read `fabric/rpc_fallback/tls.py` next.
+Read `fabric/rpc_fallback/certificates.py` next.
 """
 
 from __future__ import annotations
@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError
 from fabric.memory.arena import ARENA_BYTES_DEFAULT
+from fabric.settings import BYTES_MOST, COUNT_MOST, DAY_S, check_number, check_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_CALLER = (
+    ("arena_bytes", 0, BYTES_MOST),
+    ("lanes_max", 0, 64),  # sockets to one peer, twice
+    ("threads_max", 1, 1024),
+    ("calls_max", 1, COUNT_MOST),
+)
+TOKEN_CHARS_MAX = 1024
+"""gRPC takes 8 KiB of metadata with a call, and refuses a call with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +57,13 @@ class RpcConfig:
     """Calls on their way at the same time; more are refused at once."""
 
     def __post_init__(self) -> None:
-        if self.lanes_max < 0 or self.threads_max < 1:
-            raise ConfigError("lanes_max must be at least 0 and threads_max at least 1; correct the rpc settings")
+        if self.tls is not None and not isinstance(self.tls, TlsFiles):
+            raise ConfigError(f"tls is {self.tls!r:.80}; give a TlsFiles of fabric.rpc_fallback.config")
+        check_token("token", self.token)
+        for name, least, most in _CALLER:
+            check_whole(name, getattr(self, name), least, most)
+        check_number("lane_wait_s", self.lane_wait_s, 0.0, DAY_S)
+        check_number("lane_connect_s", self.lane_connect_s, 0.0, DAY_S, above=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,15 @@ class RpcServerConfig:
         return address_of(self.host, self.port)
 
 
+def check_token(name: str, token: object) -> None:
+    """Raises ConfigError unless `token` can travel in a call's metadata, which is printable ASCII."""
+    sound = isinstance(token, str) and token.isascii() and token.isprintable() and token == token.strip()
+    if not sound or len(str(token)) > TOKEN_CHARS_MAX:  # never shown: it is a secret
+        raise ConfigError(
+            f"{name} is no printable ASCII without blanks around it; give such a text, at most {TOKEN_CHARS_MAX} long"
+        )
+
+
 def address_of(host: str, port: int) -> str:
     """`host:port`, with the brackets that an IPv6 host needs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -97,6 +121,6 @@ def address_of(host: str, port: int) -> str:
 def host_of(address: str) -> str:
     """The host of `host:port`. Raises ConfigError when the address is none."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise ConfigError(f"{address!r} is no address of a node; give HOST:PORT")
+    if not colon or not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
+        raise ConfigError(f"{address!r} is no address of a node; give HOST:PORT, with a port from 1 to 65535")
     return host.removeprefix("[").removesuffix("]")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError
+from overspill.options import seconds, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,9 +41,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--input", required=True, metavar="FILE", type=Path, help="inputs by name, as numpy.savez writes"
     )
     parser.add_argument("--output", required=True, metavar="FILE", type=Path, help="where the outputs go")
-    parser.add_argument("--timeout-s", type=float, default=30.0, metavar="S", help="seconds to wait (default 30)")
     parser.add_argument(
-        "--priority", type=int, default=0, metavar="N", help="1 is the highest; 0 is the model's default"
+        "--timeout-s", type=seconds("--timeout-s"), default=30.0, metavar="S", help="seconds to wait (default 30)"
+    )
+    parser.add_argument(
+        "--priority",
+        type=whole("--priority", 0, 255),
+        default=0,
+        metavar="N",
+        help="1 is the highest; 0 is the model's default",
     )
     parser.add_argument(
         "--wires",
@@ -60,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from router.client import CONNECT_TIMEOUT_S
 
     inputs = _read(args.input)
+    _check_output(args.output)
     began_s = time.monotonic()
     config = _config(args.wires, args.timeout_s) if args.wires is not None else None
     connect_s = args.timeout_s if config is not None else CONNECT_TIMEOUT_S
@@ -114,6 +122,13 @@ def _check_rdma() -> None:
 
     choose(read_host(), RdmaConfig())
     load()
+
+
+def _check_output(path: Path) -> None:
+    """What could not be written is told before a model has run for it, as far as that can be seen without writing."""
+    if path.is_dir() or not path.parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ConfigError(f"cannot write {path} ({why}); give another --output")
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

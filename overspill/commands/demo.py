@@ -10,9 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fabric.errors import ConfigError, MissingDependency
+from overspill.options import number, whole
 
 LIMIT_S = 10.0
 """A dispatch round has about this long to decide (background of the public INFORMS TSL-Meituan challenge)."""
+SEED_MOST = (1 << 63) - 1
 NEEDED = ("numba", "onnx", "onnxruntime")
 """What the dispatch example stands on: the extra `dispatch` of pyproject.toml. A plain installation has none of it."""
 
@@ -28,10 +30,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--data", metavar="DIR", type=Path, help="use the public data sets in this folder for the round"
     )
-    parser.add_argument("--seed", metavar="N", type=int, default=1, help="seed of the city and of what is killed when")
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole("--seed", 0, SEED_MOST),
+        default=1,
+        help="seed of the city and of what is killed when",
+    )
     parser.add_argument("--report", metavar="FILE", type=Path, help="where the HTML report goes (default report.html)")
     parser.add_argument(
-        "--limit-s", metavar="S", type=float, default=LIMIT_S, help="time limit, and size, of the round (default 10)"
+        "--limit-s",
+        metavar="S",
+        type=number("--limit-s", 0.5, 60.0),
+        default=LIMIT_S,
+        help="time limit, and size, of the round (default 10)",
     )
     parser.add_argument(
         "--matrix", action="store_true", help="send the legs of all pairs as tables that nodes keep (residents)"
@@ -47,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="a round over rdma: nodes in two soft-RoCE guests, the link cut and healed, a guest killed on the way",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, at_once=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,9 +70,6 @@ def run(args: argparse.Namespace) -> int:
     missing = " ".join(name for name in NEEDED if find_spec(name) is None)
     if missing:
         raise MissingDependency(f"the demo needs {missing}; install it: pip install {missing}")
-    if not 0.5 <= args.limit_s <= 60.0:
-        raise ConfigError(f"--limit-s is {args.limit_s}; give seconds between 0.5 and 60")
-
     if args.attach and not args.registry:
         raise ConfigError("--attach needs the registry of the nodes that run already; say --registry URL")
     report = args.report or Path("report.html")

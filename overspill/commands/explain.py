@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError
+from overspill.options import number
 
 if TYPE_CHECKING:
     from router.record import Decision
 
 RECORD_ENV = "OVERSPILL_EXPLAIN_FILE"
+WEIGHT_MOST = 1e6
+"""A term that counts a million times decides alone."""
 TERMS = ("transport", "queue", "unseen", "compute")
 
 
@@ -27,7 +30,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--file", type=Path, metavar="FILE", help=f"the router's explain_file (default: ${RECORD_ENV})")
     parser.add_argument("--json", action="store_true", help="the lines of the file as they are")
     for term in TERMS:
-        parser.add_argument(f"--{term}", type=float, default=1.0, metavar="X", help=f"what if {term} counted X times")
+        parser.add_argument(
+            f"--{term}",
+            type=number(f"--{term}", 0.0, WEIGHT_MOST),
+            default=1.0,
+            metavar="X",
+            help=f"what if {term} counted X times",
+        )
     parser.set_defaults(run=run)
 
 

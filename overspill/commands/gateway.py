@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError
+from overspill.options import port as port_of
+from overspill.options import seconds, whole
 
 if TYPE_CHECKING:
     from fabric.rpc_fallback.config import TlsFiles
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 5.0
 DRAIN_S = 20.0
 """As a node's `drain_s`: process managers kill after 30 s, mostly."""
+MESSAGE_MIB_MOST = 1024
+"""gRPC counts a message in 31 bits, its frames included."""
 LEAVE_S = 0.5
 """Between not being ready and taking no call: load balancers look a few times a second."""
 
@@ -37,9 +41,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--listen", required=True, metavar="[HOST:]PORT", help="gRPC there, HTTP and metrics on the next port"
     )
     parser.add_argument("--http", metavar="PORT", default="0", help="another port for HTTP and metrics")
-    parser.add_argument("--timeout-s", type=float, default=300.0, metavar="S", help="for requests without a deadline")
     parser.add_argument(
-        "--message-mib-max", type=int, default=64, metavar="N", help="what one message's tensors may take (default 64)"
+        "--timeout-s", type=seconds("--timeout-s"), default=300.0, metavar="S", help="for requests without a deadline"
+    )
+    parser.add_argument(
+        "--message-mib-max",
+        type=whole("--message-mib-max", 1, MESSAGE_MIB_MOST),
+        default=64,
+        metavar="N",
+        help="what one message's tensors may take (default 64)",
     )
     parser.add_argument("--shm", default="copy", metavar="HOW", help="clients' shared memory: copy, trust or off")
     parser.add_argument(
@@ -65,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     libraries.check()
     host, port = parse_address(args.listen, "--listen")
-    _, http_port = parse_address(args.http, "--http")
+    http_port = port_of("--http", args.http)
     config = FrontConfig(
         host, port, http_port, args.timeout_s, args.message_mib_max << 20, args.shm, grace_s=DRAIN_S,
         tls=_tls(args.tls_ca, args.tls_cert, args.tls_key), traces=args.traces,

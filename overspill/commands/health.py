@@ -10,6 +10,7 @@ import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 from pathlib import Path
 
 from fabric.errors import ConfigError
+from overspill.options import seconds
 
 TIMEOUT_MAX_S = 60.0
 
@@ -18,7 +19,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declares `overspill health`."""
     parser = commands.add_parser("health", help="ask one node whether it is ready; exit code 0 if so")
     parser.add_argument("address", metavar="HOST:PORT", help="the node's rpc address")
-    parser.add_argument("--timeout-s", type=float, default=3.0, metavar="S", help="seconds to wait (default 3)")
+    parser.add_argument(
+        "--timeout-s",
+        type=seconds("--timeout-s", TIMEOUT_MAX_S),
+        default=3.0,
+        metavar="S",
+        help="seconds to wait (default 3)",
+    )
     parser.add_argument(
         "--tls-ca", metavar="FILE", type=Path, help="authority (PEM) that signed the node's certificate"
     )
@@ -34,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
     from fabric.rpc_fallback.health import Serving
     from fabric.rpc_fallback.health_caller import ask
 
-    if not 0.0 < args.timeout_s <= TIMEOUT_MAX_S:
-        raise ConfigError(f"--timeout-s is {args.timeout_s}; give seconds up to {TIMEOUT_MAX_S:.0f}")
     if args.tls_ca is None and (args.tls_cert or args.tls_key or args.tls_name):
         raise ConfigError("--tls-cert, --tls-key and --tls-name need --tls-ca; name the authority's file")
     tls = TlsFiles(args.tls_ca, args.tls_cert, args.tls_key, args.tls_name) if args.tls_ca else None

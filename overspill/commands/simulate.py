@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError
+from overspill.options import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LOAD = number("--loads", 0.01, 3.0)
+_HINT_ERROR = number("--hint-error", 0.0, 10.0)
 LOADS = "0.5,0.7,0.8,0.9,0.95"
 POLICIES = "weighted,least-loaded,peak-ewma,jsq,polled-count,polled-work,c3,prequal,ours,greedy,oracle"
 """Round robin and random have no steady state where slow workers cannot carry an equal share."""
@@ -29,16 +32,41 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--workload", default="w-gpu", metavar="NAME", help="w-gpu (default) or w-local")
     parser.add_argument("--policies", default=POLICIES, metavar="A,B", help="which, or `all`; --list names them")
     parser.add_argument("--loads", default=LOADS, metavar="X,Y", help=f"shares of the capacity (default {LOADS})")
-    parser.add_argument("--seeds", type=int, default=2, metavar="N", help="runs of each, with seeds 1 to N (default 2)")
     parser.add_argument(
-        "--requests", type=int, metavar="N", help="of each run, a fifth of them warm-up (default 80000)"
+        "--seeds",
+        type=whole("--seeds", 1, 1000),
+        default=2,
+        metavar="N",
+        help="runs of each, with seeds 1 to N (default 2)",
+    )
+    parser.add_argument(
+        "--requests",
+        type=whole("--requests", 100, 100_000_000),
+        metavar="N",
+        help="of each run, a fifth of them warm-up (default 80000)",
     )
     parser.add_argument(
         "--hint-error", metavar="X", help="error of callers' cost hints (default 0.3), or `none` for no hints"
     )
-    parser.add_argument("--far-ms", type=float, metavar="MS", help="one way to a worker of another host")
-    parser.add_argument("--batch", type=int, metavar="N", help="requests that a worker runs together (default 1)")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at the same time (default 1)")
+    parser.add_argument(
+        "--far-ms",
+        type=number("--far-ms", 0.0, 60_000.0),
+        metavar="MS",
+        help="one way to a worker of another host",
+    )
+    parser.add_argument(
+        "--batch",
+        type=whole("--batch", 1, 1024),
+        metavar="N",
+        help="requests that a worker runs together (default 1)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=whole("--processes", 1, 1024),
+        default=1,
+        metavar="N",
+        help="runs at the same time (default 1)",
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="where the HTML page goes (default: none)")
     parser.add_argument("--list", action="store_true", help="name all policies and end")
     parser.set_defaults(run=run)
@@ -57,19 +85,17 @@ def run(args: argparse.Namespace) -> int:
         return 0
     changes: dict[str, float | None] = {}
     if args.requests is not None:
-        changes |= {"requests": _at_least("--requests", args.requests, 100), "warm_up": args.requests // 5}
+        changes |= {"requests": args.requests, "warm_up": args.requests // 5}
     if args.hint_error is not None:
-        changes["hint_error"] = None if args.hint_error == "none" else _number("--hint-error", args.hint_error)
+        changes["hint_error"] = None if args.hint_error == "none" else _HINT_ERROR(args.hint_error)
     if args.far_ms is not None:
-        changes["far_s"] = _at_least("--far-ms", args.far_ms, 0) / 1000.0
+        changes["far_s"] = args.far_ms / 1000.0
     if args.batch is not None:
-        changes |= {"batch_max": _at_least("--batch", args.batch, 1), "batch_saves": 0.5}
+        changes |= {"batch_max": args.batch, "batch_saves": 0.5}
     world = workload(args.workload, **changes)
-    loads = [_number("--loads", load) for load in args.loads.split(",")]
-    if not all(0.0 < load < 3.0 for load in loads):
-        raise ConfigError(f"--loads is {args.loads}; give shares of the capacity, such as 0.7,0.9")
+    loads = [_LOAD(load) for load in args.loads.split(",")]
     policies = list(BY_NAME) if args.policies == "all" else args.policies.split(",")
-    seeds = range(1, int(_at_least("--seeds", args.seeds, 1)) + 1)
+    seeds = range(1, args.seeds + 1)
     cells = compare(world, policies, loads, seeds, processes=args.processes, progress=_progress())
     title = f"{world.name}: {len(world.speeds)} workers, {len(world.demand)} routers, mean of {len(seeds)} seeds"
     print(as_text(title, cells))
@@ -80,19 +106,6 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"cannot write {args.report} ({error.strerror}); give another --report") from None
         print(f"\nreport: {args.report}")
     return 0
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{name} has {text!r}; give numbers") from None
-
-
-def _at_least(name: str, value: float, least: float) -> float:
-    if value < least:
-        raise ConfigError(f"{name} is {value}; give {least} or more")
-    return value
 
 
 def _progress() -> Callable[[float, int], None]:

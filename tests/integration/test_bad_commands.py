@@ -112,10 +112,11 @@ CALLS: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
     "unknown model": (("dubble",), 3, ("'dubble'", "double")),
     "refused model": (("no_code",), 3, ("put its class Model there",)),
     "wrong input": (("text",), 3, ("'x'",)),
-    "no time": (("double", "--timeout-s", "0"), 3, ("give",)),
-    "NaN for a time": (("double", "--timeout-s", "nan"), 3, ("give seconds",)),
-    "priority": (("double", "--priority", "999"), 3, ("0 to 255",)),
-    "output in no folder": (("double", "--output", "{tmp}/none/out.npz"), 2, ("give another --output",)),
+    "no time": (("double", "--timeout-s", "0"), 2, ("--timeout-s is 0", "give a number from 0.001 to 86400")),
+    "NaN for a time": (("double", "--timeout-s", "nan"), 2, ("--timeout-s is nan", "give a number")),
+    "a word for a time": (("double", "--timeout-s", "soon"), 2, ("--timeout-s is 'soon'", "give a number")),
+    "priority": (("double", "--priority", "999"), 2, ("--priority is 999", "from 0 to 255")),
+    "output in no folder": (("double", "--output", "{tmp}/none/out.npz"), 2, ("no folder", "give another --output")),
     "output that is a folder": (("double", "--output", "{tmp}"), 2, ("give another --output",)),
     "registry": (("double", "--registry", "zookeeper:2181"), 2, ("give dir:PATH",)),
     "registry that is not there": (("double", "--registry", "dir:{tmp}/none"), 3, ("registry",)),
@@ -146,8 +147,7 @@ def _told(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("dance",), ("call",), ("call", "double"), ("models",), ("call", "double", "--timeout-s",
-     "soon", "--registry", "dir:x", "--input", "i", "--output", "o")],
+    [(), ("dance",), ("call",), ("call", "double"), ("models",), ("model", "lod", "m", "--registry", "dir:x")],
     ids=lambda words: "_".join(words[:3]) or "nothing",
 )  # fmt: skip
 def test_wrong_arguments_end_with_2_and_the_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,8 @@ SETTINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "settings that are no TOML": (("--config", "{folder}/bad.toml"), ("bad.toml", "no TOML")),
     "unknown setting": (("--config", "{folder}/unknown.toml"), ("setting colour is unknown", "known are")),
     "setting of another kind": (("--config", "{folder}/kind.toml"), ("drain_s", "must be a number")),
-    "setting below its least": (("--config", "{folder}/least.toml"), ("queue_max is 0", "at least 1")),
+    "misspelt": (("--deviecs", "cpu:1"), ("does not know --deviecs", "did you mean --devices?")),
+    "setting below its least": (("--config", "{folder}/least.toml"), ("queue_max is 0", "from 1 to")),
 }
 NODES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "models that are not there": (("--models", "{folder}/none"), ("cannot be read", "give a folder of models")),

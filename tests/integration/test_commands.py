@@ -188,6 +188,18 @@ def test_doctor_on_a_sound_repository(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_command_that_leaves_at_once_does_what_is_to_be_done_at_its_end() -> None:
+    code = (
+        "import atexit, sys\nfrom overspill.cli import leave\n"
+        "class Library:\n    def __del__(self): print('taken down', file=sys.__stdout__, flush=True)\n"
+        "library = Library()\natexit.register(print, 'exit handler')\nprint('last line')\nleave(7)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "last line\nexit handler\n", "")
+
+
 # How a node ends.
 
 

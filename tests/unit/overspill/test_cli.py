@@ -24,6 +24,14 @@ if TYPE_CHECKING:
         (("node", "--deviecs", "cpu:1"), "`overspill node` does not know --deviecs; did you mean --devices?"),
         (("node", "--modles=here"), "`overspill node` does not know --modles=here; did you mean --models?"),
         (("models", "--registry", "dir:/nowhere", "extra"), "look at `overspill models --help`"),
+        (
+            ("call", "double", "--regsitry", "dir:x", "--input", "i", "--output", "o"),
+            "`overspill call` does not know --regsitry; did you mean --registry?",
+        ),
+        (("call", "--inptu=i", "double"), "`overspill call` does not know --inptu=i; did you mean --input?"),
+        (("gateway", "--listne", "80"), "`overspill gateway` does not know --listne; did you mean --listen?"),
+        (("modles", "--registry", "dir:x"), "`overspill` has no command modles; did you mean models?"),
+        (("--vresion",), "`overspill` does not know --vresion; did you mean --version or --help?"),
     ],
 )
 def test_a_misspelt_option_is_told_with_what_was_meant(
@@ -31,6 +39,38 @@ def test_a_misspelt_option_is_told_with_what_was_meant(
 ) -> None:
     assert main(typed) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (("health", "h:1", "--timeout-s", "nan"), "--timeout-s is nan; give a number from 0.001 to 60"),
+        (("health", "h:99999"), "give HOST:PORT, with a port from 1 to 65535"),
+        (("gateway", "--registry", "static:h:1", "--listen", "80", "--message-mib-max", "0"), "whole number from 1 to"),
+        (("gateway", "--registry", "static:h:1", "--listen", "80", "--http", "h:9"), "--http is 'h:9'; give a port"),
+        (("gateway", "--registry", "static:h:1", "--listen", "80", "--shm", "steal"), "say one of copy, trust, off"),
+        (("explain", "id", "--queue", "-1"), "--queue is -1.0; give a number from 0 to"),
+        (("simulate", "--processes", "-3"), "--processes is -3; give a whole number from 1 to"),
+        (("simulate", "--far-ms", "inf"), "--far-ms is inf; give a number from 0 to"),
+        (("simulate", "--loads", "0.5,nan"), "--loads is nan; give a number from 0.01 to 3"),
+        (("simulate", "--seeds", "many"), "--seeds is 'many'; give a whole number from 1 to"),
+        (("demo", "--limit-s", "99"), "--limit-s is 99.0; give a number from 0.5 to 60"),
+        (("demo", "--seed", "-1"), "--seed is -1; give a whole number from 0 to"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_told_by_its_option(
+    typed: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 2
+    seen = capsys.readouterr()
+    assert seen.err.startswith("overspill: ")
+    assert seen.err.count("\n") == 1
+    assert told in seen.err
+
+
+def test_options_may_be_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("models", "--reg", "what")) == 2
+    assert "registry 'what' is unknown" in capsys.readouterr().err
 
 
 def test_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def test_panic_is_what_the_operator_said_and_is_counted(panic: str, sent: bool) 
 
 
 def test_a_panic_that_is_none_is_refused() -> None:
-    with pytest.raises(errors.ConfigError, match="spray or fail"):
+    with pytest.raises(errors.ConfigError, match="give one of spray, fail"):
         RouterConfig(panic="pray")  # type: ignore[arg-type]
 
 

@@ -15,6 +15,7 @@ from fabric import errors
 from fabric.errors import Fate
 from fabric.frame import Load
 from fabric.link.wires import LinkConfig
+from fabric.settings import ARENA_BYTES_LEAST
 from router.config import RouterConfig
 from tests.unit.router.fleet import Fleet, answer, instance, name_of
 from tests.unit.router.town import Node, Town, shares
@@ -90,7 +91,7 @@ def test_each_setting_is_read_back_and_the_impossible_ones_are_refused() -> None
         elif isinstance(default, float):
             given[setting.name] = (number + 1) / 100.0
         else:
-            given[setting.name] = number + 1
+            given[setting.name] = number + (ARENA_BYTES_LEAST if setting.name == "arena_bytes" else 1)
     config = RouterConfig(**given)  # type: ignore[arg-type]
     assert {setting.name: getattr(config, setting.name) for setting in fields(config)} == given
     for bad in ({"eject_first_s": 0.0}, {"backoff_first_s": float("nan")}, {"remote_sample": 0}):
