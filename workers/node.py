@@ -104,7 +104,9 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
         """Serves until SIGTERM or SIGINT, then drains; gives the exit code. Raises what made a start impossible."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
-        warn_at_start(self._entries, self._config.registry, self._config.inject)
+        config = self._config
+        rpc_port = config.rpc_host_port[1] if "rpc" in config.wires else None
+        warn_at_start(self._entries, config.registry, config.inject, rpc_port)
         if self._config.exit_with_parent:
             self._look_for_parent(os.getppid())
         try:

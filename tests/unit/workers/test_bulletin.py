@@ -42,6 +42,25 @@ def test_a_node_without_a_registry_is_warned_about(
     assert all("--registry dir:PATH" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("registry", "rpc_port", "told"),
+    [
+        ("static:h:7071,g:7071", 7071, "callers find this node only by a list of their own"),
+        ("static:h:7071", 0, "listens on any free port, which no address of it has; say --listen"),
+        ("static:h:7071,[::1]:7072", 9000, "listens on port 9000, which no address of it has; say --listen"),
+        ("static:h:7071", None, "does not offer; add rpc to --wires"),
+    ],
+)
+def test_a_list_of_addresses_registers_nothing_and_says_so(
+    registry: str, rpc_port: int | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_at_start((), registry, "", rpc_port)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{registry} is a list that no node is entered in" in record.message
+    assert told in record.message
+
+
 def test_an_injection_for_a_model_that_is_not_there_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     warn_at_start((), "dir:/tmp/r", "kill:at=1,kill@dobule:every=2")
     assert [record.message for record in caplog.records] == [
