@@ -2,11 +2,11 @@
 
 An answer that lacks somebody is weak news: a wiped folder, an agent that lost its data or a filter give empty lists
 too. So an empty answer changes nothing until it has been repeated for `empty_grace_s`, and one that drops more than
-half of the list until a second read at least `confirm_s` later agrees. A life that is listed as `silent` may be the
-registry's own stall, which heard nobody: it stays for `silent_grace_s`, so that it can be heard again. A failed read
-changes nothing, ever. Where a registry *knows* that a life of a node ended (its process is dead) it says so in `gone`,
-and no guard delays that. Every registry's watch uses this; it never reads a registry itself. Read
-`discovery/directory.py` next.
+half of the list, or of which a part cannot be read, drops nobody until a second read at least `confirm_s` later agrees.
+A life that is listed as `silent` may be the registry's own stall, which heard nobody: it stays for `silent_grace_s`, so
+that it can be heard again. A failed read changes nothing, ever. Where a registry *knows* that a life of a node ended
+(its process is dead) it says so in `gone`, and no guard delays that. Every registry's watch uses this; it never reads a
+registry itself. Read `discovery/directory.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -46,6 +46,8 @@ class Answered:
     age_s: float = 0.0
     silent: frozenset[Key] = frozenset()
     """Lives that are listed, but were not heard for their time to live."""
+    doubtful: bool = False
+    """A part of it could not be read that could be before, or is new: whoever is missing may be in there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Catalogue:  # mutable: it is the state that answers change
         self._empty_since: float | None = None
         self._doubted: frozenset[Key] = frozenset()
         self._doubted_since = 0.0
+        self._doubtful_since: float | None = None
         self._silent_since: dict[Key, float] = {}
         self._answers = self._failures = self._empty_refused = self._shrinks_refused = 0
 
@@ -95,6 +98,8 @@ class Catalogue:  # mutable: it is the state that answers change
             due_at.append(self._empty_since + self._guards.empty_grace_s)
         elif self._doubted:
             due_at.append(self._doubted_since + self._guards.confirm_s)
+        if self._doubtful_since is not None:
+            due_at.append(self._doubtful_since + self._guards.confirm_s)
         return max(0.0, min(due_at) - now) if due_at else None
 
     def statistics(self) -> CatalogueStatistics:
@@ -109,6 +114,7 @@ class Catalogue:  # mutable: it is the state that answers change
         self._answers += 1
         now -= event.age_s
         self._answered_at = now if self._answered_at is None else max(now, self._answered_at)
+        self._doubtful_since = now if event.doubtful else None
         listed = _newest_lives(event.instances)
         if listed:
             self._empty_since = None
@@ -156,7 +162,7 @@ class Catalogue:  # mutable: it is the state that answers change
                 return absent
             self._empty_refused += 1
             return set()
-        if 2 * len(absent) <= known_count:
+        if 2 * len(absent) <= known_count and self._doubtful_since is None:
             self._doubted = frozenset()
             return absent
         confirmed: set[Key] = set()

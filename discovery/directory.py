@@ -66,6 +66,9 @@ class DirectoryRegistry:
         """All instances now. Raises RegistryUnavailable."""
         return LeaseReader(self._folder).read(time.monotonic()).instances
 
+    def recall(self) -> None:
+        """Nothing: the folder is on this machine, and where it is away so are its nodes."""
+
     def watch(self, on_changes: Callable[[tuple[Change, ...]], None]) -> DirectoryWatch:
         """Calls back with the present state, then from a thread with changes. Raises RegistryUnavailable."""
         return DirectoryWatch(self._folder, self._times, on_changes)
@@ -171,6 +174,7 @@ class DirectoryRegistration:  # mutable: owns a thread, a descriptor and a file
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._fd = -1
+        self._raw = b""
         folder.create()
         self._write()
         self._thread = threading.Thread(target=self._run, name="overspill-heartbeat", daemon=False)
@@ -229,10 +233,11 @@ class DirectoryRegistration:  # mutable: owns a thread, a descriptor and a file
         with self._lock:
             if self._stop.is_set():
                 return False
-            if self._fd >= 0 and self._folder.beat(self._fd, time.monotonic_ns()):
+            there = self._folder.read(self._name)
+            if self._fd >= 0 and self._folder.beat(self._fd, time.monotonic_ns()) and there == self._raw:
                 return True
-            with suppress(ProtocolError):
-                other = parse_lease(self._folder.read(self._name) or b"").instance
+            with suppress(ProtocolError):  # somebody wrote into it: then it is written again
+                other = parse_lease(there or b"").instance
                 if other.node_epoch != self._instance.node_epoch:
                     _log.error("another process entered itself as node %r; this one no longer does", other.node_id)
                     return False
@@ -244,7 +249,7 @@ class DirectoryRegistration:  # mutable: owns a thread, a descriptor and a file
         raw = encode_lease(LeaseFile(self._owner, self._times.ttl_s, self._instance))
         fd = self._folder.write(self._name, raw, time.monotonic_ns())
         self._close_fd()
-        self._fd = fd
+        self._fd, self._raw = fd, raw
 
     def _close_fd(self) -> None:
         if self._fd >= 0:

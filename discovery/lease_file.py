@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from zlib import crc32
 
 from discovery.facts import UNREADABLE, instance_facts, parse_instance, text
 from discovery.owner import Owner
@@ -56,13 +57,18 @@ def encode_lease(lease: LeaseFile) -> bytes:
     """The lease as JSON. Raises InvalidArgument over 1 MiB."""
     facts = instance_facts(lease.instance)
     whole = {"format": FORMAT, "needs": 1, "ttl_s": lease.ttl_s, "owner": asdict(lease.owner), "instance": facts}
-    raw = json.dumps(whole, indent=1).encode()
+    raw = json.dumps({**whole, "sum": _sum_of(whole)}, indent=1).encode()
     if len(raw) > LEASE_BYTES_MAX:
         raise InvalidArgument(
             f"the facts of node {lease.instance.node_id!r} take {len(raw)} bytes, at most {LEASE_BYTES_MAX} are told;"
             " offer fewer models from this node"
         )
     return raw
+
+
+def _sum_of(whole: dict[str, Any]) -> int:
+    """A sum over what is told, so that a lease that was changed and still reads is not believed."""
+    return crc32(json.dumps([whole["ttl_s"], whole["owner"], whole["instance"]], sort_keys=True).encode())
 
 
 def parse_lease(raw: bytes) -> LeaseFile:
@@ -73,6 +79,9 @@ def parse_lease(raw: bytes) -> LeaseFile:
             raise ProtocolError(
                 f"a lease needs a reader of format {whole['needs']}, this is {FORMAT}; update this side"
             )
+        told = _sum_of(whole)
+        if whole.get("sum", told) != told:  # leases of earlier versions have none
+            raise ValueError("it is not what its node wrote")
         owner = whole["owner"]
         lease = LeaseFile(
             Owner(text(owner["place"]), int(owner["pid"]), int(owner["started_ticks"])),

@@ -8,9 +8,10 @@ what is known (`discovery/catalogue.py`). Read `discovery/directory.py` next.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from fabric.errors import ConfigError
+from fabric.errors import ConfigError, RegistryUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +43,24 @@ class Registration(Protocol):
         """Takes the entry away. Safe to call twice; an unreachable registry is no error, the entry expires."""
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A list of earlier, and how many seconds ago it was true. `trouble` says why there is no newer one, and is empty
+    where this is the list of now."""
+
+    instances: tuple[Instance, ...]
+    age_s: float
+    trouble: str = ""
+
+
 class Registry(Protocol):
     """Where nodes are told of."""
 
     def read(self) -> tuple[Instance, ...]:
         """All instances now. Raises RegistryUnavailable."""
+
+    def recall(self) -> Recalled | None:
+        """The last good list that a watch of this user's left behind; None where there is none."""
 
     def watch(self, on_changes: Callable[[tuple[Change, ...]], None]) -> Watch:
         """Calls back with the present state (Inserts, maybe none) before it returns; then, from a thread of its own,
@@ -72,6 +86,18 @@ def open_registry(url: str) -> Registry:
 
         return ConsulRegistry(rest)
     raise ConfigError(f"registry {url!r} is unknown; give dir:PATH, consul:http://HOST:PORT or static:HOST:PORT,…")
+
+
+def read_or_recall(registry: Registry) -> Recalled:
+    """The list of now, or the last good one while the registry is away, as a router that starts then has it. Raises
+    RegistryUnavailable where there is neither."""
+    try:
+        return Recalled(registry.read(), 0.0)
+    except RegistryUnavailable as error:
+        kept = registry.recall()
+        if kept is None:
+            raise
+        return replace(kept, trouble=str(error))
 
 
 def diagnose(url: str) -> tuple[Remark, ...]:

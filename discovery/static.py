@@ -50,6 +50,9 @@ class StaticRegistry:
         """The instances of the list."""
         return self._instances
 
+    def recall(self) -> None:
+        """Nothing: the list itself is never away."""
+
     def watch(self, on_changes: Callable[[tuple[Change, ...]], None]) -> StaticWatch:
         """Calls back once, with the whole list; it never changes."""
         on_changes(tuple(Insert(instance) for instance in self._instances))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from discovery.agent.coordinates import parse_coordinates
 from discovery.agent.faults import ConsulError, Fault
 from discovery.agent.last_good import fabric_of, load, usual_place
-from discovery.agent.meta import ListingReader
+from discovery.agent.listing import ListingReader
 from discovery.agent.watch import read_listing
 from discovery.consul import ConsulClient, parsed
 from discovery.remark import Remark, Weight
@@ -23,7 +23,7 @@ from discovery.remark import Remark, Weight
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from discovery.agent.meta import Listing
+    from discovery.agent.listing import Listing
     from discovery.agent.url import ConsulSettings
 
 ANSWER_S = 2.0

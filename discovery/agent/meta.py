@@ -1,11 +1,9 @@
-"""What a Consul entry says of a node: the registration that we write, and the health answer that we read.
+"""What a Consul entry says of a node: the registration that we write, and the Meta of it that we read.
 
 Facts travel in the service's Meta, versioned: `fabric` is the writer's format, `needs` the oldest reader that
-understands it. Consul takes 64 keys of 512 bytes, so a longer value goes on in `KEY-1`, `KEY-2` …, and models that do
-not fit are compressed. Unknown keys are ignored; an entry that does not read is skipped and counted, and never
-poisons the list. Checks have the last word on readiness: maintenance means draining, a warning degraded, critical not
-there. Addresses come from Meta alone; Consul's own Address and Port are for its DNS. This module never talks to an
-agent. Read `discovery/agent/follower.py` next.
+understands it, `sum` a sum over the rest. Consul takes 64 keys of 512 bytes, so a longer value goes on in `KEY-1`,
+`KEY-2` …, and models that do not fit are compressed. Unknown keys are ignored. Addresses come from Meta alone; Consul's
+own Address and Port are for its DNS. This module never talks to an agent. Read `discovery/agent/listing.py` next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -16,9 +14,8 @@ import json
 import re
 import zlib
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from discovery.facts import (
     UNREADABLE,
@@ -43,6 +40,10 @@ KEYS_MAX = 64
 """Both are Consul's own limits (its documentation of services, and measured)."""
 _UNPACKED_BYTES_MAX = 1 << 20
 _SAFE_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
+_SUMMED = {
+    "needs", "epoch", "readiness", "tls", "node", "host", "local", "rpc", "rdma", "rack", "devices", "cards", "models",
+    "packed",
+}  # fmt: skip
 HEARTBEAT = "heartbeat"
 """Name of our check."""
 MAINTENANCE = ("_service_maintenance", "_node_maintenance")
@@ -115,15 +116,23 @@ def meta_of(instance: Instance) -> dict[str, str]:
     if instance.models:
         told = _json(models_facts(instance.models))
         models = _pieces("models", told)
-        if len(meta) + len(models) > KEYS_MAX:
+        if len(meta) + len(models) + 1 > KEYS_MAX:  # the sum comes behind
             models = _pieces("packed", b64encode(zlib.compress(told.encode(), 9)).decode())
         meta.update(models)
+    meta["sum"] = _sum_of(meta)
     if len(meta) > KEYS_MAX:
         raise InvalidArgument(
             f"the facts of node {instance.node_id!r} take {len(meta)} keys of 512 bytes, and Consul holds {KEYS_MAX};"
             " offer fewer models from this node"
         )
     return meta
+
+
+def _sum_of(meta: dict[str, str]) -> str:
+    """A sum over what this format tells, so that an entry that was changed on its way and still reads is not believed.
+    What others add to an entry is not in it."""
+    told = sorted(item for item in meta.items() if item[0].partition("-")[0] in _SUMMED)
+    return f"{zlib.crc32(repr(told).encode('utf-8', 'surrogatepass')):08x}"
 
 
 def _json(facts: object) -> str:
@@ -160,6 +169,9 @@ def parse_meta(meta: dict[str, str]) -> Instance:
             raise ProtocolError(
                 f"an entry needs a reader of format {meta['needs']}, this is {FORMAT}; update this side"
             )
+        told = _sum_of(meta)
+        if meta.get("sum", told) != told:  # entries of earlier versions have none
+            raise ValueError("it is not what its node wrote")
         models = _joined(meta, "models")
         if packed := _joined(meta, "packed"):
             models = zlib.decompressobj().decompress(b64decode(packed, validate=True), _UNPACKED_BYTES_MAX).decode()
@@ -184,94 +196,3 @@ def parse_meta(meta: dict[str, str]) -> Instance:
         )
     except (*UNREADABLE, zlib.error) as error:
         raise ProtocolError(f"an entry's Meta is garbled ({type(error).__name__}); deregister it") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """One health answer: who is there, on which Consul node each stands, and what was left out."""
-
-    instances: tuple[Instance, ...]
-    places: tuple[tuple[str, str], ...]
-    """(node id, name of the Consul node whose agent holds it) of each instance."""
-    critical: tuple[str, ...]
-    """Entries that a critical check keeps out, each as a sentence."""
-    unreadable: tuple[str, ...]
-    """Ids of entries that are none of ours, or are garbled."""
-    silent: tuple[tuple[str, int], ...] = ()
-    """(node id, epoch) of those whose heartbeat alone keeps them out: an agent that stalls hears nobody."""
-
-
-class ListingReader:  # mutable: remembers what it has read, so that a long list in motion is cheap
-    """Reads health answers. An entry whose Meta did not change is not parsed again."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[dict[str, str], Instance | None]] = {}
-        self.skipped = 0
-
-    def read(self, entries: Any) -> Listing:  # parsed JSON is anything until this has read it
-        """Reads the parsed body of /v1/health/service. Raises ProtocolError where it is no list."""
-        if not isinstance(entries, list):
-            raise ProtocolError("Consul's health answer is no list; see whether a proxy stands between")
-        seen: dict[tuple[str, str], tuple[dict[str, str], Instance | None]] = {}
-        instances: list[Instance] = []
-        places: list[tuple[str, str]] = []
-        critical: list[str] = []
-        unreadable: list[str] = []
-        silent: list[tuple[str, int]] = []
-        for entry in entries:
-            try:
-                place, service = str(entry["Node"]["Node"]), entry["Service"]
-                key = place, str(service["ID"])
-                instance = self._instance(key, service["Meta"] or {})
-                seen[key] = self._seen[key]
-                word = _verdict(entry["Checks"]) if instance is not None else ""
-            except UNREADABLE:
-                unreadable.append("an entry without node, service or checks")
-                continue
-            if instance is None:
-                unreadable.append(f"{key[1]} on {place}")
-            elif word.startswith("critical"):
-                critical.append(f"{instance.node_id} on {place} is {word}")
-                if word.startswith(f"critical: {HEARTBEAT}:"):
-                    silent.append(instance.key)
-            else:
-                instances.append(_as_told(instance, word))
-                places.append((instance.node_id, place))
-        self._seen = seen
-        return Listing(tuple(instances), tuple(places), tuple(critical), tuple(unreadable), tuple(silent))
-
-    def _instance(self, key: tuple[str, str], meta: dict[str, str]) -> Instance | None:
-        before = self._seen.get(key)
-        if before is not None and before[0] == meta:
-            return before[1]
-        try:
-            instance: Instance | None = parse_meta(meta)
-        except ProtocolError:
-            instance = None
-            self.skipped += 1
-        self._seen[key] = meta, instance
-        return instance
-
-
-def _verdict(checks: Any) -> str:  # parsed JSON is anything until this has read it
-    """The word of all checks together: critical and why, maintenance, warning or passing."""
-    word = "passing"
-    for check in checks:
-        status = check["Status"]
-        if status == "passing":
-            continue
-        if str(check["CheckID"]).startswith(MAINTENANCE):
-            word = "maintenance"
-        elif status == "critical":
-            return f"critical: {check['Name']}: {str(check['Output'])[:80] or 'no reason given'}"
-        elif word == "passing":
-            word = "warning"
-    return word
-
-
-def _as_told(instance: Instance, word: str) -> Instance:
-    if word == "maintenance" and instance.readiness is not Readiness.DRAINING:
-        return replace(instance, readiness=Readiness.DRAINING)
-    if word == "warning" and instance.readiness is Readiness.READY:
-        return replace(instance, readiness=Readiness.DEGRADED)
-    return instance

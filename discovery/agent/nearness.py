@@ -16,7 +16,7 @@ from discovery.consul import parsed
 
 if TYPE_CHECKING:
     from discovery.agent.coordinates import Coordinate
-    from discovery.agent.meta import Listing
+    from discovery.agent.listing import Listing
     from discovery.agent.url import ConsulSettings
     from discovery.consul import ConsulClient
     from discovery.instance import Instance

@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from discovery.agent.faults import ConsulError, Fault
-from discovery.agent.meta import ListingReader
+from discovery.agent.last_good import fabric_of, load, usual_place
+from discovery.agent.listing import ListingReader
 from discovery.agent.registration import ConsulRegistration
 from discovery.agent.url import ConsulSettings, parse_url
 from discovery.agent.watch import ConsulWatch, hidden, read_listing
 from discovery.consul import ConsulClient
+from discovery.registry import Recalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from discovery.agent.meta import Listing
+    from discovery.agent.listing import Listing
     from discovery.instance import Change, Instance
 
 
@@ -47,6 +49,12 @@ class ConsulRegistry:
             if other is None or other.node_epoch <= one.node_epoch:
                 newest[one.node_id] = one
         return tuple(newest.values())
+
+    def recall(self) -> Recalled | None:
+        """The last good list of a watch on this machine; None where there is none."""
+        file = usual_place(self.settings)
+        kept = load(file, fabric_of(self.settings)) if file is not None else None
+        return Recalled(kept.instances, kept.age_s) if kept is not None and kept.instances else None
 
     def watch(self, on_changes: Callable[[tuple[Change, ...]], None]) -> ConsulWatch:
         """Calls back with the present state, then from a thread with changes. Raises RegistryUnavailable."""

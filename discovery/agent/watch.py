@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from discovery.agent.faults import ConsulError, Fault
 from discovery.agent.follower import Apply, Ask, Follower
 from discovery.agent.last_good import fabric_of, load, save, usual_place
-from discovery.agent.meta import ListingReader
+from discovery.agent.listing import ListingReader
 from discovery.agent.nearness import Nearness
 from discovery.catalogue import Answered, Catalogue, CatalogueStatistics, Failed
 from discovery.consul import ConsulClient, parsed
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from discovery.agent.follower import Command
-    from discovery.agent.meta import Listing
+    from discovery.agent.listing import Listing
     from discovery.agent.url import ConsulSettings
     from discovery.consul import Answer
     from discovery.instance import Change
@@ -81,6 +81,7 @@ class ConsulWatch:  # mutable: owns a thread and a client
         self._unsaved = True
         self._trouble = ""
         self._reads = self._hidden_refused = self._saves_failed = self._critical = 0
+        self._unreadable: frozenset[str] = frozenset()
         self._from_file = False
         try:
             commands = self._start()
@@ -192,7 +193,9 @@ class ConsulWatch:  # mutable: owns a thread and a client
         self._refuse_hidden(answer, listing)
         self._critical = len(listing.critical)
         instances = self._nearness.told(listing, time.monotonic())
-        answered = Answered(instances, age_s=answer.age_s, silent=frozenset(listing.silent))
+        doubtful = not self._unreadable.issuperset(listing.unreadable)
+        self._unreadable = frozenset(listing.unreadable)
+        answered = Answered(instances, age_s=answer.age_s, silent=frozenset(listing.silent), doubtful=doubtful)
         commands = self._follower.answered(index, time.thread_time() - began_s, time.monotonic())
         self._healed(answer)
         return answered, commands

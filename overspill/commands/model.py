@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabric.errors import ConfigError, OverspillError
+from overspill.commands.models import tell_if_old
 
 if TYPE_CHECKING:
     from discovery.instance import Instance
@@ -72,10 +73,12 @@ def _statistics(control: NodeControl, model: str) -> str:
 
 
 def _nodes(registry: str, node_id: str | None) -> list[Instance]:
-    from discovery.registry import open_registry
+    from discovery.registry import open_registry, read_or_recall
     from fabric.host import host_id
 
-    here = [each for each in open_registry(registry).read() if each.host_id == host_id() and each.local]
+    listed = read_or_recall(open_registry(registry))
+    tell_if_old(listed)
+    here = [each for each in listed.instances if each.host_id == host_id() and each.local]
     found = [each for each in here if node_id in {None, each.node_id}]
     if not found:
         known = ", ".join(sorted(each.node_id for each in here)) or "none"

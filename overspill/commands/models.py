@@ -1,18 +1,21 @@
 """`overspill models`: which models are offered, by which nodes, and what was refused and why.
 
-It reads the registry once and opens no wire. Read `discovery/registry.py` next.
+It reads the registry once and opens no wire. While the registry is away it shows the last good list, as a router that
+starts then would have it, and says so on standard error. Read `discovery/registry.py` next.
 """
 
 from __future__ import annotations
 
 import argparse  # noqa: TC003 - argparse hands its objects to us at run time
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from discovery.static import ANY_EPOCH
 
 if TYPE_CHECKING:
     from discovery.instance import Instance, TensorFacts
+    from discovery.registry import Recalled
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,9 +28,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Prints the models. Raises RegistryUnavailable or ConfigError."""
-    from discovery.registry import open_registry
+    from discovery.registry import open_registry, read_or_recall
 
-    instances = sorted(open_registry(args.registry).read(), key=lambda instance: instance.node_id)
+    found = read_or_recall(open_registry(args.registry))
+    tell_if_old(found)
+    instances = sorted(found.instances, key=lambda instance: instance.node_id)
     if args.json:
         print(json.dumps([_as_json(instance) for instance in instances], indent=2))
         return 0
@@ -47,6 +52,12 @@ def run(args: argparse.Namespace) -> int:
         print("\nserves, but:")
         _print_table(failed)
     return 0
+
+
+def tell_if_old(found: Recalled) -> None:
+    """Says on standard error that a list is not of now, and why."""
+    if found.trouble:
+        print(f"overspill: {found.trouble}; this is the list of {found.age_s:.0f} s ago", file=sys.stderr)
 
 
 def _offered(instances: list[Instance]) -> list[tuple[str, ...]]:

@@ -15,7 +15,9 @@ from discovery.agent.meta import check_id, registration
 from discovery.agent.registry import ConsulRegistry
 from discovery.agent.url import ConsulSettings, parse_url
 from discovery.instance import Insert, Instance
+from discovery.registry import open_registry
 from fabric.errors import RegistryUnavailable
+from overspill.cli import main
 from tests.consul_agents import FAST, wait_until
 from tests.contract.test_watch import Told
 from tests.unit.discovery.sample import instance
@@ -194,3 +196,53 @@ def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
         with closing(ConsulRegistry(settings).watch(told)) as watch:
             assert told.changes == [Insert(instance("a"))]
             assert watch.statistics().saves_failed == 1
+
+
+def test_what_was_garbled_on_its_way_hides_nobody() -> None:
+    """An entry that still reads as one, and is not what its node wrote: another epoch, or no entry any more."""
+    with Scripted() as agent:
+        sound = [entry(instance(name)) for name in "abc"]
+        agent.entries = sound
+        told = Told()
+        with closing(ConsulRegistry(agent.settings).watch(told)) as watch:
+            for spoil in ({"epoch": "99"}, {"readiness": "draining"}, {"node": "stranger"}):
+                bad = json.loads(json.dumps(sound))
+                bad[1]["Service"]["Meta"].update(spoil)
+                agent.entries = bad
+                reads = watch.statistics().reads
+                agent.change()
+                wait_until(lambda: watch.statistics().reads > reads + 1, SOON_S)  # noqa: B023 - awaited here
+                agent.entries = sound
+                agent.change()
+            bad = json.loads(json.dumps(sound))
+            bad[1] = {"Node": 7}
+            agent.entries = bad
+            agent.change()
+            agent.entries = sound  # an agent that is asked again soon says what is so
+            wait_until(lambda: watch.statistics().unreadable >= 3, SOON_S)
+            assert told.changes == [Insert(instance(name)) for name in "abc"]
+
+
+def test_models_shows_the_last_good_list_while_consul_is_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "list.json"
+    with Scripted() as agent:
+        agent.entries = [entry(instance("a"))]
+        url = f"consul:{agent.settings.place}?last_good={file}"
+        with closing(open_registry(url).watch(Told())):
+            pass
+        assert main(["models", "--registry", url]) == 0
+        now = capsys.readouterr()
+        assert now.err == ""
+    assert main(["models", "--registry", url]) == 0
+    later = capsys.readouterr()
+    assert later.out == now.out
+    (line,) = later.err.splitlines()
+    assert line.startswith("overspill: ")
+    assert "; this is the list of " in line
+    file.unlink()
+    assert main(["models", "--registry", url]) == 3
+    gone = capsys.readouterr()
+    assert gone.out == ""
+    assert gone.err.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discovery.agent.listing import ListingReader
 from discovery.agent.meta import (
     KEYS_MAX,
     VALUE_BYTES_MAX,
-    ListingReader,
     check_id,
     meta_of,
     parse_meta,
@@ -148,9 +149,43 @@ def test_checks_have_the_last_word(status: str, more: str, told: Readiness, expe
 )  # fmt: skip
 def test_values_that_would_fail_whoever_uses_them_are_garbled(garbage: dict[str, str]) -> None:
     """Half a character, a zero byte in an address, a number that no frame can carry."""
-    assert parse_meta(meta_of(FULL)) == FULL
+    meta = meta_of(FULL)
+    del meta["sum"]  # as written by an earlier version
+    assert parse_meta(meta) == FULL
     with pytest.raises(ProtocolError, match="deregister it"):
-        parse_meta(meta_of(FULL) | garbage)
+        parse_meta(meta | garbage)
+
+
+@given(st.data())
+def test_any_changed_character_is_refused_or_changes_nothing(data: st.DataObject) -> None:
+    """Half of what can be changed in an entry leaves it an entry: another epoch, another address, another readiness."""
+    meta = meta_of(FULL)
+    key = data.draw(st.sampled_from(sorted(meta)))
+    at = data.draw(st.integers(0, len(meta[key]) - 1))
+    meta[key] = meta[key][:at] + data.draw(st.characters()) + meta[key][at + 1 :]
+    with suppress(ProtocolError):
+        assert parse_meta(meta) == FULL
+
+
+def test_an_entry_that_was_garbled_on_its_way_keeps_its_node() -> None:
+    reader = ListingReader()
+    good, other = entry(instance("a")), entry(instance("b"))
+    assert reader.read([good, other]).instances == (instance("a"), instance("b"))
+    for spoil in (
+        lambda bad: bad["Service"]["Meta"].update(epoch="7"),
+        lambda bad: bad["Service"].update(Meta=None),
+        lambda bad: bad.update(Checks=7),
+        lambda bad: bad["Service"]["Meta"].update(needs="2"),
+    ):
+        bad = json.loads(json.dumps(good))
+        spoil(bad)
+        for _ in range(2):
+            listing = reader.read([bad, other])
+            assert listing.instances == (instance("a"), instance("b"))
+            assert listing.unreadable == ("a on host-1",)
+        assert reader.read([good, other]).unreadable == ()
+    assert reader.read([other]).instances == (instance("b"),), "what is listed no longer is gone"
+    assert ListingReader().read([bad, other]).instances == (instance("b"),), "who never read it knows nothing of it"
 
 
 def test_one_bad_entry_poisons_nothing() -> None:

@@ -56,6 +56,24 @@ def test_one_of_two_is_removed_at_once() -> None:
     assert full("a", "b").handle(answered("a"), 1.0) == (Remove("b", 1),)
 
 
+def test_what_is_missing_beside_garbled_entries_is_asked_for_again() -> None:
+    catalogue = full("a", "b", "c")
+    garbled = Answered((instance("a"), instance("b")), doubtful=True)
+    assert catalogue.handle(garbled, 1.0) == ()
+    assert catalogue.look_again_s(1.0) == GUARDS.confirm_s
+    assert catalogue.handle(answered("a", "b", "c"), 2.0) == ()
+    assert catalogue.look_again_s(2.0) is None
+    assert catalogue.handle(garbled, 3.0) == ()
+    assert catalogue.handle(answered("a", "b"), 4.0) == (Remove("c", 1),), "what stays garbled is nobody's"
+    assert full("a", "b", "c").handle(answered("a", "b"), 1.0) == (Remove("c", 1),)
+
+
+def test_a_first_answer_with_garbled_entries_is_asked_for_again_soon() -> None:
+    catalogue = Catalogue(GUARDS)
+    assert catalogue.handle(Answered((instance("a"),), doubtful=True), 0.0) == (Insert(instance("a")),)
+    assert catalogue.look_again_s(0.25) == 0.75
+
+
 def test_silence_is_believed_when_it_lasts() -> None:
     """A registry that stalled hears nobody for a while: then half of a fleet is silent, and alive."""
     catalogue = full("a", "b")

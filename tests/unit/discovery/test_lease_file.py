@@ -21,7 +21,9 @@ LEASE = LeaseFile(Owner("boot pid:[1] time:[2]", 42, 4711), 15.0, instance())
 
 
 def changed(**facts: Any) -> bytes:
+    """A lease as another version would write it: without a sum, as earlier ones."""
     whole = json.loads(encode_lease(LEASE))
+    del whole["sum"]
     whole.update(facts)
     return json.dumps(whole).encode()
 
@@ -82,11 +84,19 @@ def test_anything_else_is_refused(raw: bytes) -> None:
 
 
 @given(st.integers(0, len(encode_lease(LEASE))), st.integers(0, 255))
-def test_any_damaged_byte_is_refused_or_read(at: int, value: int) -> None:
+def test_any_damaged_byte_is_refused_or_changes_nothing(at: int, value: int) -> None:
     raw = bytearray(encode_lease(LEASE) + b" ")
     raw[at] = value
     with suppress(ProtocolError):  # any other exception fails
-        parse_lease(bytes(raw))
+        assert parse_lease(bytes(raw)) == LEASE
+
+
+def test_a_lease_that_still_reads_but_is_not_what_its_node_wrote_is_refused() -> None:
+    raw = encode_lease(LEASE)
+    for right, wrong in ((b'"node_epoch": 1', b'"node_epoch": 7'), (b'"ready"', b'"draining"'), (b"15.0", b"16.0")):
+        assert right in raw
+        with pytest.raises(ProtocolError, match="not what its node wrote"):
+            parse_lease(raw.replace(right, wrong))
 
 
 @pytest.mark.parametrize(
