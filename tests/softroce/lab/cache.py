@@ -6,17 +6,17 @@ when a new one is done. Read `tests/softroce/lab/image.py` next.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import shutil
 import time
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
+
+from tests import debian
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LOCK_S = 900.0
 """A cold build takes about a minute on a quiet machine and took three beside a compiler: five times that."""
@@ -32,10 +32,7 @@ class OutsideError(LabError):
 
 def cache_folder() -> Path:
     """The lab's folder; made when it is missing."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "overspill" / "softroce"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return debian.cache_folder("softroce")
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -50,17 +47,11 @@ def key_of(*parts: str | bytes) -> str:
 @contextmanager
 def locked(name: str) -> Iterator[None]:
     """Holds the lock of that name over processes. Raises LabError when another one keeps it for too long."""
-    path = cache_folder() / f"{name}.lock"
-    with path.open("w") as lock:
-        end_s = time.monotonic() + LOCK_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end_s:
-                    raise LabError(f"another process has held {path} for {LOCK_S:.0f} s; see what it does") from None
-                time.sleep(0.2)
+    with ExitStack() as held:
+        try:
+            held.enter_context(debian.locked(cache_folder() / f"{name}.lock", LOCK_S))
+        except debian.DebianError as error:
+            raise LabError(str(error)) from None
         yield
 
 

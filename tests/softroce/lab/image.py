@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import debian
 from tests.softroce.lab import kernel, packages
 from tests.softroce.lab.cache import LabError, cache_folder, forget_others, key_of, locked
 
@@ -51,9 +52,8 @@ class Image:
 
 def image_key(suite: Suite = packages.BOOKWORM) -> str:
     """What a build would be called."""
-    sources = [
-        _HERE / name for name in ("image.py", "kernel.py", "packages.py", "guest/init", "guest/boot", "stage.py")
-    ]
+    names = ("image.py", "kernel.py", "packages.py", "guest/init", "guest/boot", "stage.py")
+    sources = [*(_HERE / name for name in names), Path(debian.__file__)]
     return key_of(suite.name, *(path.read_bytes() for path in sources), packages.wheel_versions())
 
 
