@@ -16,6 +16,9 @@ PYTHON ?=
 # The stamp's name holds what the environment was made from: a switch of branch and back needs no network.
 STAMP := $(VENV)/.setup-$(shell (pwd; cat pyproject.toml constraints.txt) | sha256sum | cut -c1-16)
 
+# What tells an environment of ours from somebody's own, which is used where it fits and never emptied.
+MADE := $(VENV)/.made-by-setup
+
 PACKAGES := $(wildcard discovery drills examples fabric frontdoor overspill router workers)
 COMPILED := .cache/compiled
 # What crosses processes, and what compiled code could do otherwise: memory, errors, and types that a user gets wrong.
@@ -37,6 +40,14 @@ install_system() {
 }
 endef
 
+define OURS
+fits() { { $(PY) -c pass && head -n 3 $(VENV)/bin/pip | grep -qF "$(abspath $(VENV))/"; } 2>/dev/null; }
+ours() {
+    if [ -L $(VENV) ]; then [ -z "$$(ls -A $(VENV)/ 2>&1)" ]; return; fi
+    [ ! -e $(VENV) ] || [ -e $(MADE) ] || [ -z "$$(ls -A $(VENV))" ]
+}
+endef
+
 .PHONY: help setup compiled test test-compiled test-long test-long-clean lint format types imports bench hw demo clean
 
 help:  ## list the commands
@@ -46,6 +57,11 @@ setup: $(STAMP)  ## make .venv with the pinned versions (done by every other com
 
 $(STAMP):
 	@start=$$SECONDS
+	$(OURS)
+	if ! fits && ! ours; then
+		echo "setup: $(VENV) was made for something else, and not by this set-up, which therefore leaves it alone: take it away, or name another place: make VENV=.venv-overspill" >&2
+		exit 1
+	fi
 	usable() { "$$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
 	find_python() {
 		for name in $(PYTHON) python3.11 python3.12 python3.13 python3; do
@@ -65,8 +81,11 @@ $(STAMP):
 	# Debian ships venv without the pip that goes into one, in a package of its own.
 	"$$python" -c 'import ensurepip, venv' 2>/dev/null || install_system "$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
 	# Scripts in a venv name its path: one that came from a moved or copied checkout is made again.
-	if ! { $(PY) -c pass && head -n 3 $(VENV)/bin/pip | grep -qF "$(CURDIR)/$(VENV)/"; } 2>/dev/null; then
-		"$$python" -m venv --clear $(VENV)
+	if ! fits; then
+		mkdir -p $(VENV)
+		find $(VENV)/ -mindepth 1 -delete
+		touch $(MADE)
+		"$$python" -m venv $(VENV)
 	fi
 	# Without build isolation the build uses the pinned setuptools, and needs no network once everything is there.
 	pip="$(PY) -m pip --disable-pip-version-check --no-input install --quiet --constraint constraints.txt"
@@ -141,5 +160,7 @@ demo: $(STAMP)  ## a dispatch round with failures on the way; ARGS='--data DIR -
 	@$(VENV)/bin/overspill demo $(ARGS)
 
 clean:  ## remove the environment and all caches
-	@rm -rf $(VENV) .cache .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@$(OURS)
+	if ours; then rm -rf $(VENV); else echo "clean: $(VENV) is left alone, since set-up did not make it"; fi
+	rm -rf .cache .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

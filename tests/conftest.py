@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parent.parent
 _BASE = pytest.StashKey[Path]()
+_INTERRUPTS = pytest.StashKey["Interrupts"]()
+
+
+class Interrupts:  # mutable: nothing happened yet, or it did
+    """Whether somebody ended the run in the middle of a test."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C. What comes now is the end of the fixtures, then the summary."""
+        self.seen = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell that starts us in the background has us ignore it, and so our children, who are to be interrupted.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Stages(_ROOT, bool(config.getoption("--resume"))), "overspill-stages")
+    config.stash[_INTERRUPTS] = interrupts = Interrupts()
+    config.pluginmanager.register(interrupts, "overspill-interrupts")
     # ONNX Runtime's own switch: from its import on it would report to its makers, and hold a database open to do so.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     # pytest keeps the last tmp_path folders for reading after a failure: those stay where they always are.
@@ -59,7 +73,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves a descriptor, thread, task, child or file behind, unless marked `leaks("why")`."""
+    """Fails a test that leaves a descriptor, thread, task, child or file behind, unless marked `leaks("why")`.
+
+    One that was cut off in its middle leaves what it was at: to fail then would take the place of pytest's own summary.
+    """
     marker = request.node.get_closest_marker("leaks")
     if marker is not None:
         if not marker.args:
@@ -70,6 +87,8 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     folders = (base / "run", base / "tmp")
     before = leaks.take(folders)
     yield
+    if request.config.stash[_INTERRUPTS].seen:
+        return
     leaked = leaks.wait_none(before, folders)
     if leaked:
         pytest.fail("this test left behind: " + "; ".join(leaked), pytrace=False)

@@ -76,6 +76,17 @@ def test_a_leak_fails_its_stage(checkout: Path) -> None:
     assert "tests/contract" not in said
 
 
+def test_an_interrupt_ends_with_the_summary(checkout: Path) -> None:
+    cut = "import os\ndef test_it():\n    os.memfd_create('lost')\n    raise KeyboardInterrupt\n"
+    _write(checkout, unit__test_a=PASS, unit__test_b=cut, contract__test_a=PASS)
+    code, said = _pytest(checkout)
+    assert code == 2, said
+    assert "KeyboardInterrupt" in said
+    assert "1 passed" in said.splitlines()[-2] + said.splitlines()[-1], said
+    assert "left behind" not in said, "what a test was at is no leak"
+    assert "tests/contract" not in said
+
+
 def test_long_files_that_finished_are_not_run_again(checkout: Path) -> None:
     words = ("-m", "long", "--resume")
     _write(checkout, integration__test_a=LONG + PASS, integration__test_b=LONG + FAIL)
