@@ -1,9 +1,8 @@
 """The child process that runs models for its node, one request at a time, in the order that they come.
 
 It maps the tenants' arenas and holds duplicates of their sockets, so that a reply is written where the caller reads it
-and announced without the node in between. It ends with its node, whatever way that goes, and when its device's context
-is broken: then it answers nothing more. It decides nothing about queues, ids or restarts: the node does.
-`workers/child.py` starts it; read `workers/station.py` next for its device.
+and announced without the node in between. It ends with its node, whatever way that goes, and, answering nothing more,
+when its device's context is broken. Queues, ids and restarts are the node's. Read `workers/station.py` next.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from workers.legrun import Leg
 
 HEARTBEAT_S: Final = 0.1
-LAPSE_NS: Final = 5_000_000_000
+_ENDS: Final = frozenset({"forget", "hang_up", "let_go", "commit", "drop", "remove"})  # models' code may run then
 
 
 class Executor:  # mutable: maps arenas, holds sockets and models
@@ -82,7 +81,6 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._keep = ReplyKeep()
         self._tracebacks = Tracebacks(sys.stderr)
         on_gpu = settings.device.startswith("cuda:")
-        self._lapse_at_ns = 0
         self._station = Station(settings)
         rooms = self._station.rooms
         self._shelf = Shelf(settings.threads, self._tell_of_models, self._tracebacks, on_gpu=on_gpu, rooms=rooms)
@@ -91,7 +89,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._held = HeldResidents(CardRegions(self._station, self._tell))
         self._batch: list[Member] = []
         self._chain: LoadedModel | None = None
-        self._streams = Streams(self._finals, self._keep, self._station)
+        self._streams = Streams(self._finals, self._keep, self._station, self._page)
         self._streaming = False
 
     def serve(self) -> None:
@@ -115,6 +113,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             time.sleep(HEARTBEAT_S)
 
     def _control(self, control: Control, descriptors: tuple[int, ...]) -> bool:
+        self._page.aside(time.monotonic_ns() if control.word in _ENDS else 0)
         if control.word == "arena":
             arena = Arena.attach(descriptors[0])
             arena.close_fd()
@@ -133,6 +132,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             self._legs.take(control, descriptors)
         elif not self._held.take(control, descriptors) and not self._station.take(control, self._tell):
             self._shelf.take(control, descriptors)
+        self._page.aside(0)
         return control.word != "exit"
 
     def _tell_of_models(self, control: Control) -> None:
@@ -204,7 +204,6 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             flags |= DELIVERED
         # What the caller need not wait for comes after its answer.
         self._keep.acknowledge(request.client_id, request.ack_no)
-        self._streams.acknowledge(request.client_id, request.ack_no)
         if kept is not None:
             self._keep.put(request.client_id, request.request_no, kept)
         self._node.send(pack_done(flags, task.task_no, spent) + final)
@@ -212,10 +211,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         if failure is not None:
             self._tell_author(request, failure)
             failure = None  # its traceback holds this frame: without this line, a circle
-        if began_ns > self._lapse_at_ns:
-            self._lapse_at_ns = began_ns + LAPSE_NS
-            self._keep.lapse(began_ns / 1e9)
-            self._streams.lapse(began_ns)
+        if self._streams.due(began_ns):
+            self._streams.tidy(request, began_ns)
 
     def _ended(self) -> None:
         if self._chain is not None:

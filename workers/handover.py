@@ -128,16 +128,9 @@ NOTHING_SPENT: Final = Spent(0, 0, 0, 0, 0, 0)
 def pack_done(flags: int, task_no: int, spent: Spent) -> bytes:
     """The prefix of an answer; the final frame follows it."""
     return _DONE.pack(
-        DONE_MAGIC,
-        flags,
-        task_no,
-        spent.compute_us,
-        min(spent.queue_us, _U32_MAX),
-        min(spent.input_us, _U32_MAX),
-        min(spent.output_us, _U32_MAX),
-        spent.rows,
-        spent.batch_rows,
-    )
+        DONE_MAGIC, flags, task_no, spent.compute_us, min(spent.queue_us, _U32_MAX), min(spent.input_us, _U32_MAX),
+        min(spent.output_us, _U32_MAX), spent.rows, spent.batch_rows,
+    )  # fmt: skip
 
 
 def unpack_done(message: bytes) -> tuple[int, int, Spent]:
@@ -202,6 +195,7 @@ _ANSWERED: Final = 3
 _REGISTERED: Final = 4
 _PINNED: Final = 5
 _PASSED: Final = 6
+_ASIDE: Final = 9  # _PASSED takes three
 
 
 class SharedPage:  # mutable: words of memory that two processes map
@@ -246,6 +240,10 @@ class SharedPage:  # mutable: words of memory that two processes map
         """The node was told of the running task, whose number stays."""
         self._words[_BEGAN] = 0
 
+    def aside(self, since_ns: int) -> None:
+        """Since then the executor is at what belongs to no task, such as the end of a stream; 0 when that is done."""
+        self._words[_ASIDE] = since_ns
+
     def pinned(self, registered: int, nbytes: int) -> None:
         """The executor has registered memory with its device so often, and so many bytes are now."""
         self._words[_REGISTERED] = registered
@@ -272,6 +270,11 @@ class SharedPage:  # mutable: words of memory that two processes map
         """(task number or 0, when it began in monotonic nanoseconds)."""
         began_ns = self._words[_BEGAN]
         return self._words[_RUNNING] if began_ns else 0, began_ns
+
+    @property
+    def aside_ns(self) -> int:
+        """Since when it is at what belongs to no task, in monotonic nanoseconds; 0 while it is not."""
+        return self._words[_ASIDE]
 
     @property
     def begun_no(self) -> int:

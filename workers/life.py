@@ -14,7 +14,7 @@ from workers.child import Child
 from workers.handover import MORE, RESEND, Control, Task, encode_control, pack_task
 from workers.lending import Lending
 from workers.parcel import packed
-from workers.vitals import Vitals, Watch, hang_at_s
+from workers.vitals import ASIDE_MAX_S, Vitals, Watch, hang_at_s, hangs_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +138,8 @@ class Life:  # mutable: alive, then reaped
             until_s = job.deadline_s if job.ticket is None else job.ticket.latest_deadline_s(job.deadline_s)
             if now >= hang_at_s(began_ns / 1e9, until_s, speed.slowest_us, limit):
                 return f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit"
+        if ready and not self.anew and hangs_aside(page.aside_ns, now):
+            return f"spent {ASIDE_MAX_S:.0f} s on the end of a stream or a model, which no request waits for"
         idle = ready and not in_hand and not self.anew
         if self._canary is not None and self._canary.is_late(now, idle=idle):
             return f"did not answer a probe of its device for {ANSWER_S:.0f} s"

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from fabric.frame import RequestFrame
     from workers.execution import LoadedModel
     from workers.finals import Finals
-    from workers.handover import Task
+    from workers.handover import SharedPage, Task
     from workers.keep import ReplyKeep
     from workers.station import Station
 
 STREAMS_MAX: Final = 256
 """Generators that an executor holds, each with its inputs."""
+LAPSE_NS: Final = 5_000_000_000
 IDLE_NS: Final = 60_000_000_000
 """Of a stream whose next answer nobody asks for: as long as a reply is kept."""
 
@@ -100,10 +101,12 @@ class Stream:  # mutable: a generator that runs on
 class Streams:  # mutable: streams come and go
     """The streams that one executor holds, by client and request number."""
 
-    def __init__(self, finals: Finals, keep: ReplyKeep, station: Station) -> None:
+    def __init__(self, finals: Finals, keep: ReplyKeep, station: Station, page: SharedPage) -> None:
         self._finals = finals
         self._keep = keep
         self._station = station
+        self._page = page
+        self._lapse_at_ns = 0
         self._open: dict[tuple[int, int], Stream] = {}
 
     @property
@@ -161,6 +164,21 @@ class Streams:  # mutable: streams come and go
         slot[: len(kept.memory)] = kept.memory
         stream.too_large = False
         return self._finals.reply(task, request, kept, 0), RAN | KEPT
+
+    def due(self, now_ns: int) -> bool:
+        """Whether there is something to tidy after a request."""
+        return bool(self._open) or now_ns > self._lapse_at_ns
+
+    def tidy(self, request: RequestFrame, now_ns: int) -> None:
+        """Ends streams that nobody reads any more, and forgets replies that nobody asked for again in time. No request
+        waits for it, so its node is told that this is what the executor is at: a stream's `finally` may hang."""
+        self._page.aside(monotonic_ns())
+        self.acknowledge(request.client_id, request.ack_no)
+        if now_ns > self._lapse_at_ns:
+            self._lapse_at_ns = now_ns + LAPSE_NS
+            self._keep.lapse(now_ns / 1e9)
+            self.lapse(now_ns)
+        self._page.aside(0)
 
     def acknowledge(self, client_id: int, ack_no: int) -> None:
         """Nobody asks for requests of this client below `ack_no` any more."""

@@ -13,6 +13,9 @@ STOP_SEEN_MIN_S = 0.2
 """A stop shorter than this is somebody's debugger or a job control key, not a fault."""
 HEARTBEAT_LOST_S = 5.0
 """An idle executor shows ten signs of life a second; on a crowded machine half a second may pass without one."""
+ASIDE_MAX_S = 5.0
+"""What belongs to no request (a stream's `finally`, the end of a model) may take as long as an idle executor may be
+silent: nobody waits for it, but all that is asked next waits behind it."""
 HANG_FLOOR_S = 0.05
 HANG_TIMES_SLOWEST = 4
 HANG_FIRST_RUN_S = 1.0
@@ -26,6 +29,11 @@ def hang_at_s(began_s: float, deadline_s: float, slowest_us: int, execution_time
         return began_s + execution_timeout_s
     patience_s = max(HANG_FLOOR_S, HANG_TIMES_SLOWEST * slowest_us / 1e6) if slowest_us else HANG_FIRST_RUN_S
     return max(deadline_s, began_s + patience_s)
+
+
+def hangs_aside(since_ns: int, now: float) -> bool:
+    """Whether an executor that has been at what belongs to no request since then, 0 if it is not, must not go on."""
+    return since_ns > 0 and now - since_ns / 1e9 >= ASIDE_MAX_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,48 @@ def rests(front: Front) -> bool:
     return len(front.node.ran()) == before
 
 
+HANGS = """
+import os, time
+class Model:
+    def __init__(self, config):
+        self.log = os.environ["NODE_TEST_LOG"]
+    def execute(self, inputs, outputs):
+        try:
+            while True:
+                outputs["y"] = [os.getpid()]
+                yield
+        finally:
+            hangs = not os.path.exists(self.log)
+            with open(self.log, "a") as log:
+                log.write("1\\n")
+            if hangs: time.sleep(1000)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.leaks("the stock client leaves a thread behind when it cuts a stream")
+def test_an_end_of_a_stream_that_hangs_costs_its_executor(tmp_path: Path) -> None:
+    """The caller is gone, so no request of its waits: the sentinel sees it by the executor's own word."""
+    write_model(tmp_path / "models", "hangs", HANGS, config({"x": "-1"}, {"y": "-1"}, "INT64", DECOUPLED))
+    write_model(tmp_path / "models", "echo", ECHO, config({"x": "-1"}, {"y": "-1"}, "INT64"))
+    with running_front(tmp_path, tmp_path / "models") as front:
+        wait_serving(front, "hangs", "echo")
+        with stream(front, cut=True) as (client, answers):
+            client.async_stream_infer("hangs", x(1), request_id="0")
+            first = told(answers.get(timeout=30))[1]
+        with grpc_client(front.grpc) as client:
+            # The next request of the same front door ends the stream, after its own answer.
+            for _ in range(2):
+                assert client.infer("echo", x(3), client_timeout=60.0).as_numpy("y").tolist() == [3]
+        wait_until(lambda: "which no request waits for" in front.node.log.read_text())
+        with stream(front, cut=True) as (client, answers):
+            client.async_stream_infer("hangs", x(1), request_id="1")
+            again = told(answers.get(timeout=60))[1]
+        assert first is not None
+        assert again is not None
+        assert first[0] != again[0], "the executor that hung was not replaced"
+
+
 def test_who_asks_for_one_answer_is_told(front: Front) -> None:
     with grpc_client(front.grpc) as client:
         assert code(lambda: client.infer("count", x(1, 1, 0))) == "UNIMPLEMENTED"

@@ -58,6 +58,10 @@ def test_shared_page() -> None:
         page.ended()
         assert (other.running[0], other.answered_no) == (0, 7)
         assert (other.registered, other.pinned_bytes) == (3, 1 << 30)
+        page.aside(1 << 61)
+        assert (other.aside_ns, other.running[0]) == (1 << 61, 0)
+        page.aside(0)
+        assert other.aside_ns == 0
     finally:
         page.close()
         other.close()

@@ -14,7 +14,7 @@ from workers.backends.base import Inputs
 from workers.child import Settings
 from workers.execution import LoadedModel
 from workers.finals import Finals
-from workers.handover import Task
+from workers.handover import SharedPage, Task
 from workers.keep import ReplyKeep
 from workers.modelconfig import read_config
 from workers.station import Station
@@ -46,10 +46,20 @@ def load(folder: Path, code: str = CODE, config: str = CONFIG) -> LoadedModel:
     return LoadedModel(read_config(config, "config.pbtxt", "m", "1", str(folder)), threads=1)
 
 
+class Page(SharedPage):
+    """A page that nobody maps: it keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def aside(self, since_ns: int) -> None:
+        self.told.append(since_ns)
+
+
 def table() -> tuple[Streams, ReplyKeep]:
     settings = Settings(0, 0, 0, 1, 1, 1, "")
     keep = ReplyKeep()
-    return Streams(Finals(1, 1), keep, Station(settings)), keep
+    return Streams(Finals(1, 1), keep, Station(settings), Page()), keep
 
 
 def request(number: int = 5) -> RequestFrame:

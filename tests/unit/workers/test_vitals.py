@@ -24,6 +24,13 @@ def test_when_a_run_counts_as_hung(
     assert hang_at_s(1.0, deadline_s, slowest_us, limit_s) == pytest.approx(expected_s)
 
 
+def test_what_belongs_to_no_request_may_take_some_seconds() -> None:
+    late_s = 10.0 + vitals.ASIDE_MAX_S
+    assert not vitals.hangs_aside(0, late_s)
+    assert not vitals.hangs_aside(10_000_000_000, late_s - 0.1)
+    assert vitals.hangs_aside(10_000_000_000, late_s)
+
+
 def test_a_stop_is_told_after_two_looks_apart() -> None:
     watch = Watch(0.0)
     assert not watch.look(Vitals(1, stopped=True, busy=True), 1.0)
