@@ -182,7 +182,7 @@ class Child:  # mutable: alive, then reaped and closed
         descriptors: tuple[int, ...] = ()
         with suppress(OSError):
             while count and word:
-                sent, descriptors = receive_with_descriptors(self.parcels, count, socket.MSG_DONTWAIT)
+                sent, descriptors = receive_with_descriptors(self.parcels, count, int(socket.MSG_DONTWAIT))
                 if sent == word:
                     break
                 close_all(descriptors)  # of one that nobody waits for any more

@@ -128,11 +128,11 @@ def write_chain(models: Path, first: str, second: str, extra: str = IDEMPOTENT, 
 class SplitNode:
     """A node with the chain on it, and a router to that."""
 
-    def __init__(self, folder: Path, *, devices: str = "fake:2", settings: str = "") -> None:
+    def __init__(self, folder: Path, *more: str, devices: str = "fake:2", settings: str = "") -> None:
         self.folder = folder
         self.registry = f"dir:{folder / 'registry'}"
         (folder / "node.toml").write_text(f'runtime_dir = "{folder}"\n{settings}')
-        words = ("--config", str(folder / "node.toml"))
+        words = ("--config", str(folder / "node.toml"), *more)
         self.node = NodeProcess(folder, self.registry, folder / "models", *words, devices=devices, wires="local")
         self.node.wait_ready()
         self.router = Router.connect(self.registry)

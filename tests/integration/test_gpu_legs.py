@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from fabric.errors import DeadlineExceeded, ExecutorLost, Fate, InvalidArgument
+from fabric.errors import DeadlineExceeded, ExecutorLost, Fate, InvalidArgument, Unavailable
+from fabric.local.control import NodeControl, control_path
 from tests.integration.bad_node import wait_until
 from tests.integration.nodes import IDEMPOTENT
 from tests.integration.split_chains import LARGE, Load, SplitNode, on_cards, write_chain
@@ -29,6 +30,23 @@ pytestmark = pytest.mark.leaks("nodes and routers are closed by a fixture, after
 
 X = np.random.default_rng(7).random(LARGE, dtype=np.float32)
 KILLS = 12
+THREE = """
+platform: "ensemble"
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "wait" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [
+  { name: "n" data_type: TYPE_INT64 dims: [ 1 ] }, { name: "z1" data_type: TYPE_FP32 dims: [ -1 ] },
+  { name: "z2" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "on_card" data_type: TYPE_BOOL dims: [ 1 ] }
+]
+ensemble_scheduling { step [
+  { model_name: "first_of_chain" input_map { key: "x" value: "x" }
+    output_map { key: "y" value: "y" } output_map { key: "n" value: "n" } output_map { key: "who" value: "who" } },
+  { model_name: "second_of_chain" input_map { key: "y" value: "y" } input_map { key: "n" value: "n" }
+    input_map { key: "who" value: "who" } input_map { key: "wait" value: "wait" } output_map { key: "z" value: "z1" } },
+  { model_name: "second_of_other" input_map { key: "y" value: "y" } input_map { key: "n" value: "n" }
+    input_map { key: "who" value: "who" } input_map { key: "wait" value: "wait" }
+    output_map { key: "z" value: "z2" } output_map { key: "on_card" value: "on_card" } }
+] }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +202,67 @@ def test_steps_on_processors_and_what_may_not_run_twice(node: SplitNode) -> None
     assert lost.value.fate is not Fate.NEVER_RAN
     assert wait_until(lambda: not shared(node))
     assert node.ask(X, model="once").attempts == 1
+
+
+@pytest.mark.long
+def test_a_chain_that_comes_back_to_its_first_card_and_takes_along_what_each_leg_gave(tmp_path: Path) -> None:
+    write_chain(tmp_path / "models", on_cards(0), on_cards(1))
+    write_chain(tmp_path / "models", on_cards(0), on_cards(0), name="other")
+    (tmp_path / "models" / "three" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "three" / "config.pbtxt").write_text(THREE + IDEMPOTENT)
+    node = SplitNode(tmp_path)
+    try:
+        inputs = {"x": X, "wait": np.zeros(1, np.float32)}
+        for _ in range(4):
+            with node.router.infer("three", inputs, timeout_s=30.0) as reply:
+                assert np.array_equal(reply["z1"], X * np.float32(2) + np.float32(1))
+                assert np.array_equal(reply["z2"], X * np.float32(2) + np.float32(1))
+                assert reply["n"].tolist() == [len(X)]
+                assert bool(reply["on_card"][0]), "what the first leg gave is read on its own card again"
+        assert node.ask(X, model="other").on_card, "steps of one card hand on without leaving it"
+        assert wait_until(lambda: not shared(node))
+    finally:
+        node.close()
+
+
+@pytest.mark.long
+def test_what_waits_between_two_steps_when_its_time_is_over_or_the_ensemble_is_loaded_anew(tmp_path: Path) -> None:
+    write_chain(tmp_path / "models", on_cards(0), on_cards(1))
+    write_chain(tmp_path / "models", on_cards(0), on_cards(1), extra="", name="once")
+    words = [f"--load-model={each}_of_{name}" for name in ("chain", "once") for each in ("first", "second")]
+    node = SplitNode(tmp_path, "--model-control", "explicit", *words, "--load-model", "chain", "--load-model", "once")
+    control = NodeControl(control_path(str(tmp_path / "node.sock")))
+    try:
+        node.ask(X)
+        node.ask(X, model="once")
+        with ThreadPoolExecutor(6) as pool:
+            busy = pool.submit(node.ask, X, 4.0)
+            assert wait_until(lambda: shared(node) > 0)
+            before = facts(node)[0].passed_card_bytes
+            with pytest.raises(DeadlineExceeded) as late:
+                node.ask(X, timeout_s=2.0, model="once")
+            assert late.value.fate is not Fate.NEVER_RAN, "its first step has run"
+            assert facts(node)[0].passed_card_bytes > before
+            then = pool.submit(node.ask, X, 4.0)  # while it runs the second card loads what it is told to
+            time.sleep(0.5)
+            waits = pool.submit(node.ask, X)
+            once = pool.submit(node.ask, X, model="once")
+            time.sleep(0.5)
+            loads = [pool.submit(control.load, "chain"), pool.submit(control.load, "once")]
+            assert busy.result(30).attempts == then.result(30).attempts == 1  # they had begun
+            assert waits.result(30).attempts == 2
+            with pytest.raises(Unavailable, match="was loaded anew while the request was between two of its steps"):
+                once.result(30)
+            for load in loads:
+                load.result(30)
+        assert node.ask(X).attempts == 1
+        with pytest.raises(Unavailable, match="'first_of_chain' is a step of ensemble 'chain'; unload that first"):
+            control.unload("first_of_chain")
+        control.unload("chain")
+        control.unload("first_of_chain")
+        assert wait_until(lambda: not shared(node))
+    finally:
+        node.close()
 
 
 @pytest.mark.long
