@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
@@ -10,8 +11,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,94 +19,25 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException, shared_memory
+from tritonclient.utils import shared_memory
 
-from tests.integration.frontdoors import ECHO, ROUGH, SLEEP, config, grpc_client, http_client
-from tests.integration.nodes import IDEMPOTENT, ROOT, RunningNode, running_node, wait_until, write_model
+from tests.integration.frontdoors import ECHO, SLEEP, code, config, grpc_client, http_client
+from tests.integration.gateways import Gateway, gateway_process, given, running_gateway
+from tests.integration.nodes import ROOT, running_node, wait_until, write_model
 from tests.integration.rpc_certificates import Authority
 from workers.runtime import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
-MANY = """
-class Model:
-    def __init__(self, config): pass
-    def execute(self, inputs, outputs):
-        for number in inputs["x"]:
-            outputs["y"] = inputs["x"] * 0 + number
-            yield
-"""
-DECOUPLED = "model_transaction_policy { decoupled: true }\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """A gateway's process, where it listens, and the nodes behind it."""
-
-    process: subprocess.Popen[bytes]
-    address: str
-    http: str
-    nodes: tuple[RunningNode, ...]
-
-
-def given(array: np.ndarray[Any, Any], dtype: str = "FP32", name: str = "x") -> Any:
-    tensor = triton.InferInput(name, array.shape, dtype)
-    tensor.set_data_from_numpy(array)
-    return tensor
-
-
-@contextmanager
-def gateway_process(registry: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
-    """A gateway that is ready, and its addresses for gRPC and HTTP."""
-    command = [sys.executable, "-m", "overspill", "gateway", "--registry", registry, "--listen", "0", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline().decode()
-        ports = re.search(r"gRPC on (\S+), HTTP and metrics on port (\d+)", line)
-        assert ports is not None, line
-        yield process, ports[1], f"127.0.0.1:{ports[2]}"
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        process.communicate()
-
-
-@contextmanager
-def running_gateway(
-    folder: Path, nodes: int, node_words: tuple[str, ...] = (), words: tuple[str, ...] = ()
-) -> Iterator[Gateway]:
-    """Nodes of one registry, and a gateway over them that is ready."""
-    models, registry = folder / "models", f"dir:{folder / 'registry'}"
-    for dtype in ("FP32", "BF16", "BYTES"):
-        write_model(models, f"echo_{dtype}", ECHO, config({"x": "-1"}, {"y": "-1"}, dtype, IDEMPOTENT))
-    write_model(models, "rough", ROUGH, config({"x": "-1"}, {"y": "-1"}, "INT64", IDEMPOTENT))
-    write_model(models, "many", MANY, config({"x": "-1"}, {"y": "-1"}, "INT64", DECOUPLED + IDEMPOTENT))
-    write_model(models, "broken", "raise ImportError('no such card')", config({"x": "-1"}, {"y": "-1"}, "FP32"))
-    with ExitStack() as stack:
-        found = []
-        for number in range(nodes):
-            own = folder / f"node {number}"
-            own.mkdir()
-            own_words = ("--registry", registry, "--node-id", f"n{number}", *node_words)
-            found.append(stack.enter_context(running_node(own, models, *own_words)))
-        process, address, http = stack.enter_context(gateway_process(registry, *words))
-        yield Gateway(process, address, http, tuple(found))
+TRACES = "traces.jsonl"
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("gateway"), 2) as gateway:
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_gateway(folder, 2, words=("--traces", str(folder / TRACES))) as gateway:
         yield gateway
-
-
-def code(call: Any) -> str:
-    with pytest.raises(InferenceServerException) as raised:
-        call()
-    return str(raised.value.status()).removeprefix("StatusCode.")
 
 
 def test_models_of_the_registry_are_served(gateway: Gateway) -> None:
@@ -167,6 +97,22 @@ def http_given(array: np.ndarray[Any, Any]) -> Any:
     tensor = triton_http.InferInput("x", array.shape, "INT64")
     tensor.set_data_from_numpy(array)
     return tensor
+
+
+def test_a_traced_request_tells_which_way_it_went(gateway: Gateway) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    with grpc_client(gateway.address) as client:
+        client.infer(
+            "echo_FP32", [given(np.ones(3, np.float32))], headers={"traceparent": f"00-{trace_id}-{7:016x}-01"}
+        )
+    file = gateway.nodes[0].log.parents[1] / TRACES
+    wait_until(lambda: trace_id in file.read_text())
+    (span,) = json.loads(file.read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    told = {each["key"]: each["value"] for each in span["attributes"]}
+    assert (span["traceId"], span["parentSpanId"], span["name"]) == (trace_id, f"{7:016x}", "infer")
+    assert told["overspill.worker"]["stringValue"] in {"n0", "n1"}
+    assert told["overspill.attempts"] == {"intValue": "1"}
+    assert told["overspill.compute_ms"]["doubleValue"] >= 0.0
 
 
 def test_shared_memory_and_metrics_are_the_same(gateway: Gateway) -> None:
