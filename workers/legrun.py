@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from fabric.errors import Fate, ModelFailed, OverspillError, ProtocolError, ResourceExhausted, Unavailable
+from fabric.frame import FRAME_BYTES_MAX
 from fabric.layout import layout_of
 from fabric.local.sockets import close_all
 from workers.backends.ensemble import Ensemble
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 LEG_WORDS: Final = frozenset({"parcel", "leg", "returned"})
 DESCRIPTORS_MAX: Final = 2
 """With one message: of a parcel's memory on the card, and in the host's."""
+WORDS_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
+"""Of what is said of a parcel: it goes to the next executor as a text in a text."""
 WORTH_BYTES: Final = 1 << 20
 """Below this a tensor is as soon in the host's memory: making, giving and mapping a card's takes some calls."""
 
@@ -120,6 +123,8 @@ class Legs:  # mutable: holds what was told for the next task, and counts
             there = ensemble.run_steps(order.first, order.upto, inputs, before, left)
             computed_ns = monotonic_ns()
             leg.packed = self._pack(order, {name: there[name] for name in sorted(wanted)})
+            if len(encode_contents(leg.packed.contents)) > WORDS_BYTES_MAX:
+                raise ModelFailed(f"ensemble {model.config.name!r} hands on more tensors, or longer names, than travel")
         except MemoryError:
             told = f"there is no memory for what goes between two steps of ensemble {model.config.name!r} now"
             raise ResourceExhausted(f"{told}; send less at once, or use another node", Fate.RAN) from None

@@ -180,7 +180,13 @@ class Shelved:  # mutable: one model over all its versions
         )
 
     def _elsewhere(self) -> str:
-        return self.fit.refused if self.fit is not None else ""
+        if self.fit is None:
+            return ""
+        legs = "; ".join(
+            f"steps {leg.first + 1} to {leg.upto} on executors {', '.join(map(str, sorted(leg.numbers)))}"
+            for leg in self.fit.legs
+        )
+        return "; ".join(filter(None, (legs, self.fit.refused)))
 
     def __repr__(self) -> str:
         return f"<Shelved {self.name} {self.machine.stage.value}>"

@@ -2,8 +2,8 @@
 
     python -m tests.hw.peers
 
-One process over the first two cards that it may see; it prints one JSON object. A node copies by way of the host, and
-why stands in `docs/decisions/0014`: these are the figures that the question hangs on.
+One process over the first two cards that it may see; it prints one JSON object. What goes straight in a node, and what
+by way of the host, stands in `docs/decisions/0014`, which hangs on these figures.
 """
 
 from __future__ import annotations

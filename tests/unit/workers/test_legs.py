@@ -25,6 +25,7 @@ from workers.legwords import (
     encode_contents,
     encode_order,
 )
+from workers.lifecycle import ModelEvent
 from workers.modelconfig import ModelConfig, read_config
 from workers.parcels import TABLE, Parcel, ParcelEvent, ParcelState
 from workers.reach import AGAIN_S, Reach
@@ -123,6 +124,9 @@ def test_a_step_may_move_only_to_where_its_leg_is() -> None:
     (later,) = model.queue.legs
     assert (model.queue.holders, later.holders) == (on(0), on(1))
     assert later.name == "chain (steps 3 to 3)"
+    model.machine.handle(ModelEvent.LOAD_ASKED)
+    model.machine.handle(ModelEvent.LOADED)
+    assert model.facts().note == "steps 1 to 2 on executors 0; steps 3 to 3 on executors 1"
 
 
 def test_the_first_leg_waits_while_too_many_are_past_it() -> None:
