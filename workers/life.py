@@ -63,7 +63,7 @@ class Life:  # mutable: alive, then reaped
         self.ended = False
         """It is reaped."""
         self.faulted = False
-        """It has said that its device's context is broken: it begins nothing any more."""
+        """It has said that its device's context is broken, or the kernel is ending it: it begins nothing any more."""
         self._reactor = reactor
         self._watch = Watch(now)
         self._canary = Canary(now) if settings.device != "cpu" else None
@@ -185,6 +185,7 @@ class Life:  # mutable: alive, then reaped
     def _look_whether_it_ends(self) -> None:
         how = "" if self.ended else self.child.ending()
         if how:
+            self.faulted = True
             self.why = self.why or how
             self._on_end(self)
 

@@ -41,10 +41,17 @@ class Parted:  # mutable: lives come and go
             return
         life.child.kill()
         life.give_up(desk, self._settlement)
-        if life.faulted:  # its own word: what it has not begun it will not begin, and need not wait for its end
-            for task_no, job in life.unbegun():
-                del life.in_hand[task_no]
-                self._settlement.came_back(job)
+        self.give_back(life)
+
+    def give_back(self, life: Life) -> None:
+        """What it has not begun it will not begin, by its own word or the kernel's, and need not wait for its end: 60
+        ms and more, where a driver has to take its context down."""
+        unbegun = life.unbegun() if life.faulted and life in self.lives else []
+        for task_no, job in unbegun:
+            del life.in_hand[task_no]
+            self._settlement.came_back(job)
+        if unbegun:
+            self._settlement.executor_opened()  # its standby, or another one, may run it now
 
     def ended(self, life: Life) -> None:
         """It is reaped."""

@@ -178,8 +178,7 @@ class ExecutorShell:  # mutable: a process, then the next one
             job = self.desk.take_back(task_no, monotonic()) if life is self._life else life.in_hand.pop(task_no, None)
             more = bool(self.desk.in_hand)
             if job is not None:
-                holder = self.desk.number, life.generation
-                self._settlement.done(job, flags, spent, message[DONE_BYTES:], holder)
+                self._settlement.done(job, flags, spent, message[DONE_BYTES:], (self.desk.number, life.generation))
             return more
         control = decode_control(message)
         if control.word in {"filled", "opened"}:
@@ -205,6 +204,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         if life is self._life and self.machine.state is ExecutorState.READY:
             self.stuck(life.why)
         life.give_up(self.desk, self._settlement)
+        self._parted.give_back(life)
 
     def _exited(self, life: Life) -> None:
         self._last_pid = life.child.pid
