@@ -20,7 +20,7 @@ import pytest
 
 from fabric.errors import NodeLost, OverspillError
 from fabric.rdma.domain import Use
-from fabric.rdma.pairs import address_of
+from fabric.rdma.registered import address_of
 from tests.contract.world import BlockingCaller, Client, release, wait_until
 from tests.softroce.echo import EchoWorld, after
 from tests.softroce.lab import here
