@@ -144,15 +144,15 @@ class Legs:  # mutable: holds what was told for the next task, and counts
             return False
         packed, leg.packed = leg.packed, None
         contents = packed.contents
+        self._out_bytes += contents.card_bytes
+        self._counts[0] += contents.card_bytes
+        self._counts[1] += contents.host_bytes
+        self._page.passed(*self._counts)  # before anybody can have an answer that came of it
         if packed.descriptors:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, np.array(packed.descriptors, np.int32).tobytes())
             self._parcels_out.sendmsg([contents.number.to_bytes(8, "little")], [rights])
         node.send(pack_done(RAN | PASSED, task_no, spent) + encode_contents(contents))
-        self._out_bytes += contents.card_bytes
         self._let_go(packed)
-        self._counts[0] += contents.card_bytes
-        self._counts[1] += contents.host_bytes
-        self._page.passed(*self._counts)
         return True
 
     def failed(self, leg: Leg | None, model: LoadedModel | None, error: OverspillError) -> None:

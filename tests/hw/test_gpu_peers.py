@@ -221,6 +221,7 @@ def test_peers_what_was_handed_on_outlives_the_process_that_made_it(node: SplitN
             time.sleep(0.3)
             second = pool.submit(node.ask, x)  # it waits for the second card, which is busy
             assert wait_until(partial(passed, node, maker.passed_card_bytes + 2 * x.nbytes))
+            time.sleep(0.1)  # counted, it is sent
             os.kill(maker.pid, signal.SIGKILL)
             assert first.result(60).attempts == 1
             answer = second.result(60)

@@ -58,13 +58,14 @@ SECOND = (
     + """
 class Model:
     def __init__(self, config):
-        pass
+        self.begun = os.path.join(config.path, "begun")
     def execute(self, inputs, outputs):
         y = inputs.on_card("y")
         there = inputs["y"] if y is None else shown(y)
         assert inputs["n"][0] == there.size
         outputs["on_card"] = np.array([y is not None])
         outputs["pids"] = np.array([inputs["who"][1], str(os.getpid()).encode()], object)
+        if inputs["wait"][0] > 1.0: open(self.begun, "w").close()
         time.sleep(float(inputs["wait"][0]))
         z = there + np.float32(1)
         outputs["z"] = z.get() if hasattr(z, "get") else z

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,16 @@ from tests.integration.split_chains import LARGE, Load, SplitNode, on_cards, wri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from fabric.control import ExecutorFacts
+    from tests.integration.split_chains import Answer
 
 pytestmark = pytest.mark.leaks("nodes and routers are closed by a fixture, after the test's frame let go of replies")
 
 X = np.random.default_rng(7).random(LARGE, dtype=np.float32)
 KILLS = 12
+TRIES = 3
 THREE = """
 platform: "ensemble"
 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "wait" data_type: TYPE_FP32 dims: [ 1 ] } ]
@@ -81,6 +85,11 @@ def shared(node: SplitNode) -> int:
     return found
 
 
+def more_or_over(node: SplitNode, held: int, first: Future[Answer]) -> bool:
+    """Whether the node holds more than that, or the request that holds it up is over."""
+    return first.done() or shared(node) > held
+
+
 def test_what_lies_on_a_card_goes_to_the_other_as_it_is(node: SplitNode) -> None:
     before, _ = facts(node)
     answer = node.ask(X)
@@ -112,11 +121,9 @@ def test_an_executor_that_is_killed_at_any_step_costs_one_try_and_the_other_card
     other = facts(node)[1 - card]
     node.file(call, card).write_text("kill")
     answer = node.ask(X)
-    if (card, call) == (0, "detach"):  # it had handed everything on: that it ended is nobody's business
-        assert answer.attempts == 1
-    else:
-        assert answer.attempts == 2
-    assert not node.file(call, card).exists(), "nothing was killed"
+    # Before it lets go of its mapping it has handed everything on: that it ends is nobody's business.
+    assert answer.attempts == (1 if (card, call) == (0, "detach") else 2)
+    assert wait_until(lambda: not node.file(call, card).exists()), "nothing was killed"
     assert facts(node)[1 - card].pid == other.pid
     assert wait_until(lambda: not shared(node))
 
@@ -129,20 +136,25 @@ def test_an_executor_that_stops_while_it_reads_costs_one_try(node: SplitNode) ->
 
 
 def test_what_was_handed_on_outlives_the_process_that_made_it(node: SplitNode) -> None:
-    wait_until(lambda: all(each.ready for each in node.executors()))
-    maker, _ = facts(node)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(node.ask, X, 1.0)
-        assert wait_until(lambda: shared(node) > 0)
-        before = facts(node)[0].passed_card_bytes
-        second = pool.submit(node.ask, X)  # it waits for the second card, which is busy
-        assert wait_until(lambda: facts(node)[0].passed_card_bytes > before)
-        os.kill(maker.pid, signal.SIGKILL)
-        assert first.result(30).attempts == 1
-        answer = second.result(30)
-        assert answer.attempts == 1
-        assert answer.pids[0] == maker.pid
-    assert wait_until(lambda: not shared(node))
+    """In one of some tries: on a busy machine the second card may be free again before there is something to see."""
+    for _ in range(TRIES):
+        wait_until(lambda: all(each.ready for each in node.executors()))
+        maker, _ = facts(node)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(node.ask, X, 1.0)
+            assert wait_until(lambda: shared(node) > 0)
+            held = shared(node)
+            second = pool.submit(node.ask, X)  # it waits for the second card, which is busy
+            wait_until(partial(more_or_over, node, held, first))
+            if first.done():
+                continue
+            os.kill(maker.pid, signal.SIGKILL)
+            assert first.result(30).attempts == 1
+            answer = second.result(30)
+        assert (answer.attempts, answer.pids[0]) == (1, maker.pid)
+        assert wait_until(lambda: not shared(node))
+        return
+    raise AssertionError("the second card was never busy when something waited for it")
 
 
 def test_a_card_that_gives_no_shared_memory_falls_back_to_the_hosts(node: SplitNode) -> None:
@@ -194,8 +206,7 @@ def test_steps_on_processors_and_what_may_not_run_twice(node: SplitNode) -> None
     assert (answer.on_card, len(set(answer.pids))) == (False, 2)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(node.ask, X, 5.0, model="once")
-        assert wait_until(lambda: shared(node) > 0)
-        time.sleep(0.1)  # the second step has begun
+        assert wait_until((node.folder / "models" / "second_of_once" / "1" / "begun").exists)
         os.kill(answer.pids[1], signal.SIGKILL)
         with pytest.raises(ExecutorLost) as lost:
             asked.result(30)
