@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Span = dict[str, Any]
 dice = random.Random(40)
-ROUNDS = 30
+ROUNDS = 12
 OTHER = """
 class Model:
     def __init__(self, config):
@@ -179,7 +179,7 @@ def test_a_model_that_was_loaded_at_the_node_is_served_at_once(traced: tuple[Fro
                 states = {each["name"]: each.get("state") for each in other.get_model_repository_index()}
                 assert states["other"] == "READY"
             control.unload("other")
-        wait_until(lambda: not client.is_model_ready("other"), 0.9)  # it is told, and not looked for
+        wait_until(lambda: not client.is_model_ready("other"))
 
 
 def test_what_another_load_changed_is_known(traced: tuple[Front, Path]) -> None:
@@ -212,7 +212,7 @@ def collector(status: int) -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Take)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", found

@@ -138,7 +138,8 @@ def test_what_was_loaded_anew_is_described_anew_and_nothing_else_is() -> None:
     assert control.asked == ["index", "config", "index", "index", "config"]
 
 
-def test_news_are_looked_at_when_they_come() -> None:
+def test_news_are_looked_at_when_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontdoor.desk.LOOK_S", 600.0)
     control = Control()
 
     async def story(desk: Desk) -> None:
