@@ -21,6 +21,7 @@ from overspill.options import seconds, whole
 if TYPE_CHECKING:
     import numpy as np
 
+    from fabric.rpc_fallback.config import RpcConfig
     from router import RouterConfig
 
 WIRES = ("local", "rdma", "rpc")
@@ -56,6 +57,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="LIST",
         help="take only these, and wait for the best of them: rdma, or rdma,rpc (default: what opens within a second)",
     )
+    for name, told in (
+        ("--tls-ca", "authority (PEM) that signed the nodes' certificates"),
+        ("--tls-cert", "our certificate (PEM), where nodes ask for one"),
+        ("--tls-key", "its private key (PEM)"),
+        ("--token-file", "file that holds the nodes' rpc_token"),
+    ):
+        parser.add_argument(name, metavar="FILE", type=Path, help=told)
+    parser.add_argument("--tls-name", metavar="NAME", default="", help="the name in the certificate, if not HOST")
     parser.set_defaults(run=run)
 
 
@@ -63,17 +72,22 @@ def run(args: argparse.Namespace) -> int:
     """Sends the request and writes the reply. Raises OverspillError."""
     import numpy as np
 
+    from fabric.link.wires import LinkConfig
     from overspill import Router
+    from overspill.reach import rpc_config
+    from router import RouterConfig
     from router.client import CONNECT_TIMEOUT_S
 
     inputs = _read(args.input)
     _check_output(args.output)
     began_s = time.monotonic()
-    config = _config(args.wires, args.timeout_s) if args.wires is not None else None
-    connect_s = args.timeout_s if config is not None else CONNECT_TIMEOUT_S
+    reach = rpc_config("--tls", args.tls_ca, args.tls_cert, args.tls_key, args.token_file, args.tls_name)
+    named = args.wires is not None
+    config = _config(args.wires, args.timeout_s, reach) if named else RouterConfig(link=LinkConfig(rpc_config=reach))
+    connect_s = args.timeout_s if named else CONNECT_TIMEOUT_S
     with Router.connect(args.registry, config=config, timeout_s=connect_s) as router:
         left_s = args.timeout_s
-        if config is not None:  # the time that it took to open them counts
+        if named:  # the time that it took to open them counts
             left_s = max(left_s - (time.monotonic() - began_s), LEFT_S_MIN)
         reply = router.infer(args.model, inputs, timeout_s=left_s, priority=args.priority)
         outputs = {name: reply[name] for name in reply}
@@ -91,12 +105,12 @@ def run(args: argparse.Namespace) -> int:
         f" compute {trace.compute_ms:.2f} ms, transport {trace.transport_ms:.2f} ms",
         file=sys.stderr,
     )
-    if config is not None and config.link.rdma and trace.wire == "rpc":
+    if named and config.link.rdma and trace.wire == "rpc":
         print(f"not over rdma: {'; '.join(troubles) or 'the node offers none'}", file=sys.stderr)
     return 0
 
 
-def _config(named: str, timeout_s: float) -> RouterConfig:
+def _config(named: str, timeout_s: float, reach: RpcConfig) -> RouterConfig:
     """Settings for the wires that were named. Raises ConfigError; Unavailable or MissingDependency where only rdma is
     left, and this host has none."""
     from fabric.link.config import LinkTimes
@@ -110,7 +124,8 @@ def _config(named: str, timeout_s: float) -> RouterConfig:
         _check_rdma()
     usual_s = LinkTimes().connect_s
     times = LinkTimes(connect_s=min(max(timeout_s / OPEN_SHARE, usual_s), OPEN_S_MAX))
-    return RouterConfig(link=LinkConfig(times, local="local" in wires, rdma="rdma" in wires, rpc="rpc" in wires))
+    local, rdma, rpc = (name in wires for name in WIRES)
+    return RouterConfig(link=LinkConfig(times, rpc_config=reach, local=local, rdma=rdma, rpc=rpc))
 
 
 def _check_rdma() -> None:

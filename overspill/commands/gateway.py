@@ -100,19 +100,11 @@ def _tls(authority: Path | None, certificate: Path | None, key: Path | None) -> 
 def _router_config(args: argparse.Namespace) -> RouterConfig:
     """How nodes are reached. Raises ConfigError for files that are missing or cannot be read."""
     from fabric.link.wires import LinkConfig
-    from fabric.rpc_fallback.config import RpcConfig, TlsFiles
+    from overspill.reach import rpc_config
     from router import RouterConfig
 
-    if args.node_ca is None and (args.node_cert or args.node_key):
-        raise ConfigError("--node-cert and --node-key need --node-ca; name the file of the nodes' authority")
-    token = ""
-    if args.node_token_file is not None:
-        try:
-            token = args.node_token_file.read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"{args.node_token_file} cannot be read as text; give a file with the token") from None
-    tls = TlsFiles(args.node_ca, args.node_cert, args.node_key) if args.node_ca is not None else None
-    return RouterConfig(link=LinkConfig(rpc_config=RpcConfig(tls=tls, token=token)))
+    reach = rpc_config("--node", args.node_ca, args.node_cert, args.node_key, args.node_token_file)
+    return RouterConfig(link=LinkConfig(rpc_config=reach))
 
 
 async def _serve(registry: str, config: FrontConfig, reach: RouterConfig) -> None:

@@ -70,7 +70,7 @@ def show(options: DemoOptions) -> int:
         else:
             ledger = folder / "ledger"
             ledger.mkdir()
-        _tell("making the round and its single-process answers")
+        _tell("making the round and its single-process answers; the first time, its kernels are compiled for it")
         work = make_round(options.data, options.seed, options.limit_s, matrix=options.matrix)
         _tell(work.description)
         before = running.ledger_marks(ledger)

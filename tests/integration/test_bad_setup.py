@@ -31,6 +31,7 @@ from fabric.errors import (
 from fabric.link.wires import LinkConfig
 from fabric.rpc_fallback.config import RpcConfig, TlsFiles
 from overspill import Router
+from overspill.cli import main
 from router.config import RouterConfig
 from tests.integration.bad_node import ROOT, NodeProcess, collect, command, copy_models, wait_until
 from tests.integration.bad_ways import check_sentence
@@ -268,3 +269,9 @@ def test_certificates_that_are_missing_or_of_another_authority(tmp_path: Path, f
         check_sentence(asked.stderr.strip().removeprefix("overspill: "), "check the authority")
         with _to(registry, RpcConfig(tls=TlsFiles(authority.file))) as router:
             works(router)
+        np.savez(tmp_path / "in.npz", x=X)
+        words = ["call", "double", "--registry", f"static:{instance.rpc}", "--input", str(tmp_path / "in.npz")]
+        words += ["--output", str(tmp_path / "out.npz"), "--tls-ca", str(authority.file)]
+        assert main(words) == 0
+        with np.load(tmp_path / "out.npz") as outputs:
+            assert np.array_equal(outputs["y"], 2 * X)

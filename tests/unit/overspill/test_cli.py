@@ -68,6 +68,24 @@ def test_a_number_that_makes_no_sense_is_told_by_its_option(
     assert told in seen.err
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--tls-cert", "c.pem", "--tls-key", "c.key"), "--tls-cert and --tls-key need --tls-ca"),
+        (("--token-file", "{tmp}/none"), "none cannot be read as text; give a file with the token"),
+        (("--tls-ca", "{tmp}/none.pem"), "none.pem cannot be read"),
+    ],
+)
+def test_a_call_says_what_is_wrong_with_how_nodes_are_reached(
+    more: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "in.npz", x=np.arange(4))
+    files = ("--input", str(tmp_path / "in.npz"), "--output", str(tmp_path / "out.npz"))
+    words = (word.format(tmp=tmp_path) for word in more)
+    assert main(["call", "double", "--registry", "static:127.0.0.1:1", *files, *words]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_options_may_be_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("models", "--reg", "what")) == 2
     assert "registry 'what' is unknown" in capsys.readouterr().err
