@@ -23,6 +23,10 @@ EXTRA_DEPTH: Final = 5
 """The two reads of a load page, a pulse, and a marker behind all sends of each pair."""
 COMPLETIONS_PER_LINK: Final = CTL_DEPTH + BULK_DEPTH + SEND_DEPTH + PIECES_DEPTH + EXTRA_DEPTH
 """The most that one connection can put on the completion queue: when a pair dies, everything posted comes back."""
+CUT_S: Final = 3.5
+"""How long the pairs of a connection are left in error whose own port, cable or address went. A packet of theirs may
+wait for the neighbour's address, which the kernel asks for three times in three seconds, and until it gives that up
+soft-RoCE's destroying call does not return, with the interpreter's lock held: the whole process stood still for it."""
 FRAME_ROOM: Final = 4096
 """One receive: a frame with the body that fits behind it."""
 

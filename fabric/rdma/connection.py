@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.errors import Fate, NodeLost, OverspillError
 from fabric.rdma.asides import Asides
+from fabric.rdma.config import CUT_S
 from fabric.rdma.heads import HeadKind
 from fabric.rdma.intake import Intake
 from fabric.rdma.lifecycle import LinkDo, LinkEvent, LinkState, step
@@ -54,7 +55,7 @@ class Connection:  # mutable: its state is its life
         self._engine, self._owner, self._caller = engine, owner, caller
         self._talk = Talk(epoch)
         self._lock = threading.RLock()
-        self._state = LinkState.NEW
+        self._state, self._cut = LinkState.NEW, False
         self._error: OverspillError | None = None
         self.awaited = 0
         """Replies that the owner awaits; the owner counts them."""
@@ -161,8 +162,9 @@ class Connection:  # mutable: its state is its life
             write.done()
         return withdrawn
 
-    def fail(self, error: OverspillError) -> None:
-        """The connection is broken, for this reason. Safe from any thread, and twice."""
+    def fail(self, error: OverspillError, *, cut: bool = False) -> None:
+        """The connection is broken, for this reason; `cut`: at our own port. Safe from any thread, and twice."""
+        self._cut = self._cut or cut
         self._handle(LinkEvent.BROKEN, error)
 
     def close(self, error: OverspillError) -> None:
@@ -220,7 +222,7 @@ class Connection:  # mutable: its state is its life
                 except OverspillError as error:
                     broken = error
             proved = state is _CONNECTED and self._talk.proved
-            drained = state is _DRAINING and self._pairs.drained
+            drained = state is _DRAINING and self._pairs.drained and not self._cut
         for write in settled.whole:
             write.done()
         if proved:
@@ -231,7 +233,7 @@ class Connection:  # mutable: its state is its life
         except OverspillError as error:
             broken = broken or error
         if broken is not None:
-            self.fail(broken)
+            self.fail(broken, cut=settled.cut)
         if drained:
             self._handle(LinkEvent.DRAINED)
 
@@ -282,7 +284,7 @@ class Connection:  # mutable: its state is its life
             except OverspillError:  # the device takes no marker: the overdue timer ends the wait
                 return
         elif do is LinkDo.AWAIT_DRAIN:
-            self._pairs.end_later(DRAIN_S)
+            self._pairs.end_later(CUT_S if self._cut else DRAIN_S)
         elif do is LinkDo.TELL_LOST:
             self._posts.drop_frames()
             error = self.error

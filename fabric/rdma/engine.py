@@ -276,5 +276,5 @@ class Engine:  # mutable: opens a device, then serves it
             for member, _ in tuple(self._members.values()):
                 why = all_end or ("" if host is None else why_ends(device.name, member.gid, host))
                 if why:
-                    member.fail(NodeLost(why))
+                    member.fail(NodeLost(why), cut=not ends_the_device(name))
         self._renew()

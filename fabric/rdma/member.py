@@ -25,7 +25,7 @@ class Member(Protocol):
     def completed(self, done: list[Done]) -> None:
         """What its pairs have done; in the loop's thread."""
 
-    def fail(self, error: OverspillError) -> None:
+    def fail(self, error: OverspillError, *, cut: bool = False) -> None:
         """Ends it. Safe from any thread."""
 
     def tend(self, now: float) -> None:

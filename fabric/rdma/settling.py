@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import NodeLost, OverspillError
 from fabric.rdma.pairs import BULK_RECEIVED, CTL_RECEIVED, CTL_SENT, MARKER, PIECE_SENT, kind_of
-from fabric.rdma.verbs import ERRORS
+from fabric.rdma.verbs import ERRORS, OF_OUR_PORT
 
 if TYPE_CHECKING:
     from fabric.rdma.asides import Asides
@@ -26,14 +26,16 @@ _RECEIVES = frozenset({CTL_RECEIVED, BULK_RECEIVED})
 
 
 class Settled:  # mutable: filled by one batch
-    """What one batch of completions brought: messages in their order, whole bodies, and the first error."""
+    """What one batch of completions brought: messages in their order, whole bodies, and the first error; `cut` says
+    that it may be our own port that is down."""
 
-    __slots__ = ("arrived", "broken", "whole")
+    __slots__ = ("arrived", "broken", "cut", "whole")
 
     def __init__(self) -> None:
         self.arrived: list[Arrival] = []
         self.whole: list[Write] = []
         self.broken: OverspillError | None = None
+        self.cut = False
 
 
 class Settling:
@@ -66,6 +68,7 @@ class Settling:
             self._pairs.came_back(number)
         elif done.status:
             if not draining:
+                settled.cut = settled.cut or done.status in OF_OUR_PORT
                 name = ERRORS.get(done.status, str(done.status))
                 raise NodeLost(f"the rdma connection broke ({name}); its requests go another way")
         elif kind == PIECE_SENT:

@@ -24,6 +24,8 @@ ERRORS = {
 }  # fmt: skip
 """Names of a completion's status (ibv_wc_status)."""
 FLUSHED = 5
+OF_OUR_PORT = frozenset({2, FLUSHED})
+"""What a pair says first whose own port is down: the one with kernel 6.1, the other with 6.12."""
 EVENTS = {
     0: "CQ_ERR", 1: "QP_FATAL", 2: "QP_REQ_ERR", 3: "QP_ACCESS_ERR", 8: "DEVICE_FATAL", 9: "PORT_ACTIVE",
     10: "PORT_ERR", 11: "LID_CHANGE", 12: "PKEY_CHANGE", 17: "CLIENT_REREGISTER", 18: "GID_CHANGE",

@@ -19,9 +19,12 @@ import numpy as np
 import pytest
 
 from fabric.errors import NodeLost, OverspillError
+from fabric.memory.lease import Lease
+from fabric.message import Body
 from fabric.rdma.domain import Use
 from fabric.rdma.registered import address_of
-from tests.contract.world import BlockingCaller, Client, release, wait_until
+from fabric.transport import Call
+from tests.contract.world import BlockingCaller, Client, layout_for, release, wait_until
 from tests.softroce.echo import EchoWorld, after
 from tests.softroce.lab import here
 from tests.softroce.worlds import EVENTS_ONLY, FAULT_ACK, RdmaWorld, settle
@@ -107,8 +110,14 @@ def test_small_calls_beside_large_ones(body: Bytes) -> None:
     over = threading.Event()
 
     def large() -> None:
-        while not over.is_set():
-            release(client.call("touch", body, timeout_s=120.0))
+        arena = client.channel.arena
+        assert arena is not None
+        with Lease.of(arena, body.nbytes) as lease:  # filled once: to copy it is not what is tried
+            np.frombuffer(lease.view, np.uint8)[: body.nbytes] = body
+            large_body = Body(layout_for(body.nbytes), lease)
+            while not over.is_set():
+                call = Call(client.next_id(), "touch", large_body)
+                release(client.caller.call(client.channel, call, world.deadline(120.0)))
 
     with Client(world, caller) as client:
         client.flips(body[: 1 << 20])
