@@ -1,4 +1,5 @@
-"""The asyncio router: requests run on the background thread's loop, and the caller's loop awaits their end.
+"""The asyncio router: the caller's loop drives its requests, over the local wire by a socket of its own, and over the
+other wires by the background thread's loop.
 
 Inputs are checked and copied in the caller's thread, so that they may be changed as soon as `infer` was called. Giving
 up an `await` cancels the request: at the node if it is still queued there, and in every count here. It can be used from
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from fabric.layout import TensorSpec
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Core, Life
+    from router.core import Life
     from router.mapping import Mapped
     from router.record import Decision
     from router.reply import Reply
@@ -99,7 +100,7 @@ class AsyncRouter:
         return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
     async def _run(self, life: Life, staged: Staged | None = None) -> Reply:
-        return await asyncio.wrap_future(self._opened.background.submit(_drive(self._core, life, staged)))
+        return await _drive(self._opened, life, staged)
 
     async def map(
         self,
@@ -192,8 +193,9 @@ class Connecting:
             await self._router.close()
 
 
-async def _drive(core: Core, life: Life, staged: Staged | None) -> Reply:
-    """Carries out what the life of a request yields, on the background loop; `staged` is given back when it fails."""
+async def _drive(opened: Opened, life: Life, staged: Staged | None) -> Reply:
+    """Carries out what the life of a request yields, on the running loop; `staged` is given back when it fails."""
+    core = opened.core
     outcome: Answer | OverspillError | None = None
     step: Attempt | Wait | Read | None = None
     try:
@@ -206,7 +208,8 @@ async def _drive(core: Core, life: Life, staged: Staged | None) -> Reply:
                     if core.hedger is None:
                         outcome = await step.link.call_async(step.call, step.deadline)
                     else:
-                        outcome = await race(core.hedger, step)
+                        racing = opened.background.submit(race(core.hedger, step))
+                        outcome = await asyncio.wrap_future(racing)
                 except OverspillError as error:
                     outcome = error
             elif isinstance(step, Read):

@@ -6,10 +6,13 @@ under it, it moves (`fabric/link/moves.py`, next). This module never retries at 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
+from fabric.begins import ServesLoops
 from fabric.deadline import Deadline
 from fabric.errors import Fate, NodeLost, OverspillError, StaleEpoch, WireTooSmall
 from fabric.link.moves import Moves
@@ -19,14 +22,14 @@ from fabric.link.wires import wires_to
 from fabric.link.wiring import Wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from fabric.link.loop import LoopThread
     from fabric.link.wires import LinkConfig, Peer, Wires
     from fabric.load_page import Reading
     from fabric.memory.arena import Arena
     from fabric.message import RequestId
-    from fabric.transport import Answer, Call, PeerFacts, WireName
+    from fabric.transport import Answer, Call, Channel, PeerFacts, WireName
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Link:
         on_change: Callable[[Link], None] | None = None,
     ) -> None:
         tell = None if on_change is None else lambda: on_change(self)
+        self._loop = loop
+        self._judged: tuple[Channel | None, ServesLoops | None] = None, None
         self._wiring = Wiring(peer, wires, config, loop, tell)
 
     @classmethod
@@ -168,7 +173,7 @@ class Link:
             wiring.bound.pop(key, None)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
-        """The same, awaited on the background loop; cancelling it cancels the request at the node."""
+        """The same, awaited on whatever loop; cancelling it cancels the request at the node."""
         wiring = self._wiring
         channel = wiring.current
         out, key = wiring.out, id(call)
@@ -179,20 +184,43 @@ class Link:
         try:
             if channel is not None:
                 try:
-                    return await channel.call_async(call, deadline)
+                    return await self._awaited(channel, call, deadline)
                 except OverspillError as error:
                     if channel.alive and not isinstance(error, StaleEpoch):
                         other = wiring.beside(channel) if isinstance(error, WireTooSmall) else None
                         if other is None:
                             raise
                         out[key] = other
-                        return await other.call_async(call, deadline)
+                        return await self._awaited(other, call, deadline)
                     failure = error
-            return await Moves(wiring).call_again_async(call, deadline, channel, failure)
+            again = Moves(wiring).call_again_async(call, deadline, channel, failure)
+            return await (again if self._loop.in_loop() else self._handed_over(again))
         finally:
             failure = None  # an error's traceback holds this frame: it must not hold the error too
             out.pop(key, None)
             wiring.bound.pop(key, None)
+
+    async def _awaited(self, channel: Channel, call: Call, deadline: Deadline) -> Answer:
+        """The call on the running loop where the channel serves that, else on the background loop."""
+        if not self._loop.in_loop():
+            running = asyncio.get_running_loop()
+            able = self._serving(channel)
+            if able is None or not able.serves(running):
+                if able is not None and able.welcomes(running):
+                    self._loop.run_blocking(partial(able.serve, running))
+                return await self._handed_over(channel.call_async(call, deadline))
+        return await channel.call_async(call, deadline)
+
+    def _serving(self, channel: Channel) -> ServesLoops | None:
+        """The channel, if it can serve loops: asked once, since to ask costs microseconds."""
+        judged, able = self._judged
+        if judged is not channel:
+            able = channel if isinstance(channel, ServesLoops) else None
+            self._judged = channel, able
+        return able
+
+    async def _handed_over(self, coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+        return await asyncio.wrap_future(self._loop.submit(coroutine))
 
     def read_page(self, deadline: Deadline) -> Reading:
         """The node's load page over the live wire, with our own line read first. Blocks. Raises NodeLost, Unavailable

@@ -1,4 +1,5 @@
-"""The caller's end of the local wire, as a `Channel`: blocking calls on pooled sockets, asynchronous ones on one more.
+"""The caller's end of the local wire, as a `Channel`: blocking calls on pooled sockets, asynchronous ones on one
+for each loop that makes them.
 
 All sockets belong to one session with one arena. When any of them ends without our doing, the session is over: every
 caller wakes with NodeLost, and the arena lends nothing any more, since an executor may still be writing to it. This
@@ -26,6 +27,7 @@ from fabric.local.exchange import (
     small_reply_bytes,
     take_leased_reply,
 )
+from fabric.local.loops import LoopSockets
 from fabric.local.mux import MuxSocket
 from fabric.local.page import LocalPage
 from fabric.local.pool import SocketPool
@@ -61,6 +63,7 @@ class LocalChannel:  # mutable: open, then closed
         self._unclaimed = Unclaimed()
         self._watcher = Watcher()
         self._mux = MuxSocket(sock, lost, self._unclaimed)
+        self._loops = LoopSockets(join, lost, self._unclaimed)
         sockets_max = max(1, welcome.sockets_max - 1)  # one of them is the session's first
         self._pool = SocketPool(arena, welcome.node_epoch, self._sizes, sockets_max, join, lost, self._unclaimed)
 
@@ -119,7 +122,7 @@ class LocalChannel:  # mutable: open, then closed
     @property
     def zombies(self) -> int:
         """Calls that were given up and still hold their slots, because their final frame has not come."""
-        return self._pool.zombies + self._mux.zombies
+        return self._pool.zombies + sum(mux.zombies for mux in self._muxes())
 
     def call(self, call: Call, deadline: Deadline) -> Answer:
         """Sends one attempt and waits in the calling thread. Raises OverspillError; whatever ends the wait early, an
@@ -129,14 +132,16 @@ class LocalChannel:  # mutable: open, then closed
         return self._pool.call(call, deadline)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
-        """Sends one attempt from the running loop, and waits. Raises OverspillError; when the await is cancelled, the
-        node is told so, and the call's slots stay out of use until its final frame came."""
+        """Sends one attempt from the running loop (the channel's own, or one for which `serves` says so), and waits.
+        Raises OverspillError; when the await is cancelled, the node is told so, and the call's slots stay out of use
+        until its final frame came."""
         if self._pool.closing:
             raise NodeLost(f"the channel is closed ({self._pool.closing}); choose another", Fate.NEVER_RAN)
         if self._unclaimed.any:
             self._unclaimed.acknowledge(call.ack_no, time.monotonic())
-        self._mux.attach()
-        await self._mux.until_settled(call.id, deadline)
+        mux = self._loops.of(asyncio.get_running_loop()) or self._mux
+        mux.attach()
+        await mux.until_settled(call.id, deadline)
         places = Places(self._arena)
         try:
             places.put_input(call)
@@ -147,7 +152,7 @@ class LocalChannel:  # mutable: open, then closed
                     told = "the time was over before the request was sent; give more time"
                     raise DeadlineExceeded(told, Fate.NEVER_RAN)
                 frame = request_frame(call, self._peer.node_epoch, budget_us, places)
-                final = read_final(await self._mux.ask(call.id, frame, places, deadline), call.id, places)
+                final = read_final(await mux.ask(call.id, frame, places, deadline), call.id, places)
                 if not isinstance(final, ReplyTooLarge):
                     break
                 places.grow_reply(final.needed_bytes)
@@ -176,16 +181,30 @@ class LocalChannel:  # mutable: open, then closed
         self._mux.attach()
         return begin(self._mux, self._arena, self._peer.node_epoch, self._sizes, call, deadline, done, self.abort)
 
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether calls may be awaited on `loop`, which is not the channel's own."""
+        return self._loops.of(loop) is not None
+
+    def welcomes(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether `serve` is to be asked for `loop`: not twice, and not again at once where it did not succeed."""
+        return self._loops.wanted(loop)
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Opens a socket for calls that are awaited on `loop`: it may block for seconds, and may not succeed."""
+        self._loops.open(loop)
+
     def cancel(self, request: RequestId) -> None:
         """Asks the node for an early end of a running call, whose own outcome still comes. Safe from any thread."""
         self._pool.cancel(request)
-        self._mux.cancel(request)
+        for mux in self._muxes():
+            mux.cancel(request)
 
     async def ping(self, deadline: Deadline) -> Load:
         """Asks the node's own loop for a sign of life. Raises DeadlineExceeded or NodeLost."""
         self._mux.attach()
         self._pool.reap()  # pings come in a steady beat, so no zombie stays longer than one
         self._unclaimed.acknowledge(0, time.monotonic())  # and no late reply much longer than it may be asked again
+        self._loops.sweep()
         return await self._mux.ping(self._client_id, deadline)
 
     def watch(self, doubted: Callable[[], None]) -> None:
@@ -200,7 +219,11 @@ class LocalChannel:  # mutable: open, then closed
         self._pool.closing = self._pool.closing or "closed by its owner"
         self._pool.wait_idle(deadline)
         if not self._on_own_loop():
-            while self._mux.running and not self._mux.reason and not deadline.expired(time.monotonic()):
+            while (
+                any(mux.running for mux in self._muxes())
+                and not self._mux.reason
+                and not deadline.expired(time.monotonic())
+            ):
                 time.sleep(min(0.002, deadline.remaining_s(time.monotonic())))
         self.abort("closed by its owner")
 
@@ -209,14 +232,22 @@ class LocalChannel:  # mutable: open, then closed
         self._arena.retire()
         self._pool.end(reason)
         self._mux.end(reason)
+        self._loops.end(reason)
         self._page.close()
         self._arena.close_fd()
         self._watcher.end()
 
     def _on_own_loop(self) -> bool:
         with suppress(RuntimeError):
-            return asyncio.get_running_loop() is self._mux.loop
+            running = asyncio.get_running_loop()
+            return any(running is mux.loop for mux in self._muxes())
         return False
+
+    def _awaited(self) -> bool:
+        return any(mux.running for mux in self._muxes())
+
+    def _muxes(self) -> tuple[MuxSocket, ...]:
+        return (self._mux, *self._loops.all)
 
     def __repr__(self) -> str:
         state = "open" if self.alive else f"closed: {self._pool.closing}"

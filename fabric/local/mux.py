@@ -1,9 +1,10 @@
 """One socket for many requests at once: the half of the channel that lives on an asyncio loop.
 
-It is the session's first socket, so the loop also sees the end of the session the moment it comes. Final frames find
-their call by the request's id. A cancelled or late call leaves its slots here in quarantine until its final frame came,
-and the same id waits for that frame before it is sent again, so that an answer never meets the wrong attempt. All
-methods belong to the loop's thread, except `end`. This module never opens sockets. Read `fabric/local/channel.py` next.
+The session's first socket is one, so that the background loop also sees the end of the session the moment it comes, and
+each further loop that calls has one (`fabric/local/loops.py`, next). Final frames find their call by the request's id.
+A cancelled or late call leaves its slots here in quarantine until its final frame came, and the same id waits for that
+frame before it is sent again, so that an answer never meets the wrong attempt. All methods belong to the loop's thread,
+except `end`. This module never opens sockets.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         if final is None:
             text = frame[HEADER_BYTES:].decode(errors="replace")[-200:] if header.kind is Kind.ERROR else ""
             raise ProtocolError(f"the node answered request {header.request_no}, which is not out {text}".rstrip())
-        if not final.done():
+        if not final.done() and not final.get_loop().is_closed():
             final.set_result(frame)
 
     # The end.
