@@ -140,6 +140,23 @@ def test_requests_go_where_their_resident_is_until_the_queue_there_costs_more_th
         request.close()
 
 
+def test_what_nobody_keeps_goes_to_an_idle_worker_and_not_to_a_saturated_one_that_keeps_least() -> None:
+    fleet, counts = Fleet("busy", "idle", local=("busy",)), Counter[str]()
+    for number in range(60):
+        fleet.worker("busy").ahead.reported(Load(2 * number + 1, 0, 500_000, 1), fleet.now)  # others keep it so
+        request = life(fleet, Resident(np.full((50, 4), number, np.float32)))
+        sent = fleet.send(request)
+        name = name_of(sent)
+        counts[name] += 1
+        for worker in fleet.core.table.workers:
+            worker.speed.learn(sent.kind, 5.0, fleet.now)  # both are as fast, and the busy one is nearer
+        fleet.now += 0.007
+        left_us = 500_000 if name == "busy" else 0
+        fleet.finish(request, answer(Load(2 * number + 2, counts[name], left_us, 1), compute_us=5000))
+    assert counts["busy"] <= 2
+    fleet.assert_idle()
+
+
 def shares(fleet: Fleet, keys: list[int], residents: dict[int, Resident], rng: Random) -> tuple[Counter[str], int]:
     """Sends a request for each key to workers that take 5 ms each, 70 % busy, where a content takes 20 ms on its way;
     gives the work of each and the hits."""
