@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 PORT = "lab.talk"
+FIRST = "OVERSPILL_LAB_FIRST"
+"""Of a process's environment: where it imports from before the checkout."""
 RDMA_NET, PLAIN_NET = "10.77.0", "10.78.0"
 MTU = 4200
 """Gives RDMA its largest path MTU, 4096, and room for the headers."""
@@ -130,6 +132,8 @@ def _become(fds: list[int], words: list[str], module: str, env: dict[str, str]) 
         os.closerange(3, 1024)
         signal.set_wakeup_fd(-1)
         os.environ.update(env)
+        if first := env.get(FIRST):
+            _import_from(first)
         if module:
             # The agent's buffered writers belong to its own descriptors.
             sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
@@ -147,6 +151,16 @@ def _become(fds: list[int], words: list[str], module: str, env: dict[str, str]) 
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def _import_from(first: str) -> None:
+    """This process imports from there, and from the checkout what is not there; what was imported of ours is forgotten,
+    or it would stay."""
+    ours = {path.name for path in Path(first).iterdir()} | {"tests"}
+    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+        del sys.modules[name]
+    sys.path.insert(0, first)
+    os.environ["PYTHONPATH"] = f"{first}:{os.environ['PYTHONPATH']}"
 
 
 def _call(*words: str) -> None:

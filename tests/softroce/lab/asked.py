@@ -26,8 +26,8 @@ LINES_MAX = 10_000
 class Asked:
     """For one lab."""
 
-    def __init__(self, lab: Lab | OwnMachine) -> None:
-        self._lab = lab
+    def __init__(self, lab: Lab | OwnMachine, env: dict[str, str]) -> None:
+        self._lab, self._env = lab, env
         self._processes: list[Process] = []
         self._lines: dict[int, list[Line]] = {}
         self.notes: list[str] = []
@@ -88,7 +88,7 @@ class Asked:
         return self._lab.run(node, words, timeout_s)
 
     def _start(self, node: int, module: str, words: list[str]) -> int:
-        self._processes.append(self._lab.guests[node].start(words, module))
+        self._processes.append(self._lab.guests[node].start(words, module, self._env))
         self._lines[len(self._processes) - 1] = []
         return len(self._processes) - 1
 

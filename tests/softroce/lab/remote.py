@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.softroce.lab import native
+from tests.softroce.lab import compiled, native
 from tests.softroce.lab.asked import Asked
 from tests.softroce.lab.cache import LabError, OutsideError
 from tests.softroce.lab.lab import Lab, unavailable
@@ -41,18 +41,20 @@ NATIVE = "native"
 
 class Stage(NamedTuple):
     """What a test wants: how many guests, 0 when it runs here, and of which kind: a release of Debian under QEMU, or
-    `native` for a user-mode kernel."""
+    `native` for a user-mode kernel; and whether with the compiled package."""
 
     nodes: int
     kind: str
+    compiled: bool = False
 
 
 def stage_of(item: pytest.Item) -> Stage:
-    """The stage of a test, by its mark `guests(nodes, kind)`."""
+    """The stage of a test, by its mark `guests(nodes, kind, "compiled")`."""
     mark = item.get_closest_marker("guests")
     if mark is None:
         return Stage(0, "")
-    return Stage(int(mark.args[0]), str(mark.args[1]) if len(mark.args) > 1 else BOOKWORM.name)
+    kind = str(mark.args[1]) if len(mark.args) > 1 else BOOKWORM.name
+    return Stage(int(mark.args[0]), kind, "compiled" in mark.args[2:])
 
 
 def limit_of(item: pytest.Item) -> float:
@@ -120,7 +122,7 @@ class Remote:
         try:
             if self._lab is None:
                 self._stage, self._lab = stage, _lab(stage)
-                self._asked = Asked(self._lab)
+                self._asked = Asked(self._lab, compiled.environment(compiled=stage.compiled))
             if self._worker is None:
                 self._start_worker()
         except (OutsideError, OSError, subprocess.SubprocessError) as error:
@@ -144,7 +146,8 @@ class Remote:
         files = sorted({item.nodeid.split("::")[0] for item in self._items if stage_of(item) == self._stage})
         limit = max(limit_of(item) if LIMIT not in item.stash else item.stash[LIMIT] for item in self._items)
         words = [*files, "--timeout", str(limit)]
-        self._worker = self._lab.guests[0].start(words, "tests.softroce.lab.worker")
+        env = compiled.environment(compiled=self._stage.compiled)
+        self._worker = self._lab.guests[0].start(words, "tests.softroce.lab.worker", env)
         said = self._next(time.monotonic() + COLLECT_S)
         if said is None or "collected" not in said:
             problem = (said or {}).get("broken") or f"it said nothing: {self._last_words()}"
@@ -222,8 +225,10 @@ class Remote:
 
 def _lab(stage: Stage) -> Lab | OwnMachine:
     """This machine where its own device will do, else guests. Raises LabError."""
-    if stage == (1, BOOKWORM.name) and (device := own_device()):
+    if (stage.nodes, stage.kind) == (1, BOOKWORM.name) and (device := own_device()):
         return OwnMachine(device)
+    if stage.compiled and (reason := compiled.unavailable()):
+        raise OutsideError(reason)
     suite = SUITES.get(stage.kind)
     if reason := native.unavailable() if suite is None else unavailable(suite):
         raise OutsideError(reason)

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.softroce.lab import here
+from tests.softroce.lab import agent, here
 
 
 class Worker:
@@ -59,6 +59,8 @@ def main(words: list[str]) -> int:
     here.attach(host)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # looking for plugins would take a second under emulation
     options = ["-p", "pytest_timeout", "-p", "no:logging", "-p", "no:cacheprovider", "--capture=fd", "--assert=rewrite"]
+    if agent.FIRST in os.environ:  # or pytest would put the checkout before the compiled package
+        options += ["-o", "pythonpath=", "--import-mode=append"]
     return int(pytest.main([*options, *words], plugins=[Worker(host)]))
 
 
