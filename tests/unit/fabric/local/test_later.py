@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fabric.local.exchange import Places
 from fabric.local.later import Alarm, Later
+from fabric.memory.arena import Arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.local.exchange import Places
-
-NOBODY: Any = None  # no loop, no places: nothing of them is used
+NOBODY: Any = None  # no loop: nothing of it is used
 
 
 class Handle:
@@ -55,7 +55,8 @@ class Clock:
 def test_each_is_late_in_its_time_by_one_timer() -> None:
     clock: Any = Clock()
     waiting: dict[tuple[int, int], Later] = {}
-    places: Places = NOBODY
+    arena = Arena.create(1 << 16)
+    places = Places(arena)
     told: list[int] = []
 
     def late(key: tuple[int, int], final: Later) -> None:
@@ -81,6 +82,8 @@ def test_each_is_late_in_its_time_by_one_timer() -> None:
     clock.turn(20.0)
     assert told == [1, 3, 0, 2, 4]
     assert clock.set == []
+    arena.retire()
+    arena.close_fd()
 
 
 def test_an_alarm_that_is_cancelled_rings_no_more_and_may_be_set_again() -> None:
