@@ -138,7 +138,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, cards: tuple[Card, ...]) -> I
     for name, maker in (("sums", "make"), ("sums_on_host", "make_on_host")):
         (models / name / "1").mkdir(parents=True)
         (models / name / "config.pbtxt").write_text(SUMS.replace("MAKE", maker) + IDEMPOTENT)
-    settings = f'quarantine_faults = 100000\ninject = "illegal_address@chain:flag={folder / "break"}"\n'
+    settings = f'quarantine_faults = 10000\ninject = "illegal_address@chain:flag={folder / "break"}"\n'
     words = ",".join(f"cuda:{card.uuid}" for card in cards)
     made = SplitNode(folder, devices=words, settings=settings)
     yield made

@@ -280,7 +280,7 @@ def test_what_waits_between_two_steps_when_its_time_is_over_or_the_ensemble_is_l
 @pytest.mark.timeout(300)
 def test_both_executors_killed_again_and_again_under_load(tmp_path: Path) -> None:
     write_chain(tmp_path / "models", on_cards(0), on_cards(1))
-    node = SplitNode(tmp_path, settings='quarantine_faults = 100000\nstandby = "full"\n')
+    node = SplitNode(tmp_path, settings='quarantine_faults = 10000\nstandby = "full"\n')
     try:
         draw = np.random.default_rng(3)
         with Load(node, 4, (LARGE, 2 * LARGE)) as load:
