@@ -45,7 +45,8 @@ DESCRIPTORS_MAX: Final = 2
 WORDS_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
 """Of what is said of a parcel: it goes to the next executor as a text in a text."""
 WORTH_BYTES: Final = 1 << 20
-"""Below this a tensor is as soon in the host's memory: making, giving and mapping a card's takes some calls."""
+"""Below this a tensor is sooner on the other card by the host's memory: to make, give and map a card's took 1.4 ms on
+two H200s, and 1 MiB by the host 1.2 ms."""
 
 Array = np.ndarray[Any, Any] | CardArray
 
