@@ -147,7 +147,7 @@ def _told(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("dance",), ("call",), ("call", "double"), ("models",), ("model", "lod", "m", "--registry", "dir:x")],
+    [(), ("dance",), ("call",), ("call", "double"), ("models",), ("model", "begin", "m", "--registry", "dir:x")],
     ids=lambda words: "_".join(words[:3]) or "nothing",
 )  # fmt: skip
 def test_wrong_arguments_end_with_2_and_the_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

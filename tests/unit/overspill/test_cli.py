@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         ),
         (("call", "--inptu=i", "double"), "`overspill call` does not know --inptu=i; did you mean --input?"),
         (("gateway", "--listne", "80"), "`overspill gateway` does not know --listne; did you mean --listen?"),
-        (("modles", "--registry", "dir:x"), "`overspill` has no command modles; did you mean models?"),
+        (("modelz", "--registry", "dir:x"), "`overspill` has no command modelz; did you mean models?"),
         (("--vresion",), "`overspill` does not know --vresion; did you mean --version or --help?"),
     ],
 )
