@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         ),
         (("call", "--inptu=i", "double"), "`overspill call` does not know --inptu=i; did you mean --input?"),
         (("gateway", "--listne", "80"), "`overspill gateway` does not know --listne; did you mean --listen?"),
-        (("modelz", "--registry", "dir:x"), "`overspill` has no command modelz; did you mean models?"),
+        (("doctr", "--registry", "dir:x"), "`overspill` has no command doctr; did you mean doctor?"),
         (("--vresion",), "`overspill` does not know --vresion; did you mean --version or --help?"),
     ],
 )
