@@ -80,9 +80,9 @@ def test_two_loops_and_the_background_loop_at_once(background: Client, pool: Byt
     async def many(start: int) -> None:
         await served(background)
         for turn in range(20):
-            datas = [pool[start + turn * 10 + step :][:size] for step, size in enumerate((50, 5000, LARGE))]
-            answers = await asyncio.gather(*(ask(background, "flip", data) for data in datas))
-            for answer, data in zip(answers, datas, strict=True):
+            given = [pool[start + turn * 10 + step :][:size] for step, size in enumerate((50, 5000, LARGE))]
+            answers = await asyncio.gather(*(ask(background, "flip", data) for data in given))
+            for answer, data in zip(answers, given, strict=True):
                 check_flipped(answer, data)
 
     running = [background.start("run/100/flip", pool[number : number + 300]) for number in range(10)]
