@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1700)]
 REQUESTS = 10_000
 SIZE_MIN, SIZE_MAX, DRAWN_MAX, SMALL_MAX = 64, 64 << 20, 32 << 20, 1 << 20
-"""The largest comes alone, at the end: of the quarter of a GiB that a peer gets at most, half is for replies, and one of
-64 MiB is refused there while a small one lies on either side."""
+"""The largest comes alone, at the end: of the quarter of a GiB that a peer gets at most, half is for replies, and one
+of 64 MiB is refused there while a small one lies on either side."""
 BUDGET_BYTES = 1 << 30
 """Each way. All draws up to 32 MiB would be 25 GB, and an hour on a quiet machine; with 6 GiB one of these tests took
 longer than a long form may on a busy one."""
