@@ -14,10 +14,12 @@ from fabric.control import READY, UNAVAILABLE
 from fabric.errors import ModelBroken, Unavailable
 from fabric.local.control import NodeControl, control_path
 from overspill import Router
+from tests.integration.bad_node import collect
 from tests.integration.frontdoors import code, config, given, grpc_client, running_front
 from tests.integration.nodes import wait_until, write_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 BUSY = 50
@@ -64,6 +66,12 @@ ensemble_scheduling { step [
 ] }
 """
 SPEED = np.array([0.5], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """An error that the test caught refers to its frame, and that to the router."""
+    yield from collect()
 
 
 def write_chain(models: Path) -> None:
