@@ -60,11 +60,12 @@ def _acknowledge(executor: Executor) -> None:
 def test_the_end_of_a_stream_is_told_while_it_lasts(tmp_path: Path, end: Callable[[Executor], None]) -> None:
     (tmp_path / "model.py").write_text(CODE)
     model = LoadedModel(read_config(CONFIG, "config.pbtxt", "m", "1", str(tmp_path)), threads=1)
-    page, (ours, theirs) = SharedPage.create(), seqpacket_pair()
+    page, (ours, theirs), (in_, out) = SharedPage.create(), seqpacket_pair(), seqpacket_pair()
     seen: list[int] = []
     type(model.backend._model).told = lambda *_: seen.append(page.aside_ns)  # type: ignore[attr-defined]
-    with closing(page), ours:
-        executor = Executor(Settings(theirs.detach(), os.dup(page.fd), 0, 1, 1, 1, ""))
+    with closing(page), ours, in_:
+        settings = Settings(theirs.detach(), os.dup(page.fd), 0, 1, 1, 1, "", parcels_fd=out.detach())
+        executor = Executor(settings)
         arena = executor._arenas[TENANT] = Arena.create(1 << 20)
         inputs = Inputs({"x": np.array([1])})
         executor._streams.first(model, inputs, _request(5), TENANT, memoryview(bytearray(4096)), 1)
@@ -76,6 +77,7 @@ def test_the_end_of_a_stream_is_told_while_it_lasts(tmp_path: Path, end: Callabl
         assert not executor._streams.any
         executor._arenas.clear()  # a circle holds the executor for a while, and a mapping holds a descriptor
         executor._node.close()
+        executor._legs._parcels_out.close()
         executor._page.close()
         arena.close_fd()
     model.close()
