@@ -39,15 +39,13 @@ def test_a_request_reads_five_pages_at_most() -> None:
     assert run.probes == 0
 
 
-@pytest.mark.parametrize(
-    ("requests", "seeds"),
-    [(4000, 1), pytest.param(40_000, 3, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
-)
-def test_sixty_four_routers_send_as_evenly_as_an_oracle_that_knows_all(requests: int, seeds: int) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_sixty_four_routers_send_as_evenly_as_an_oracle_that_knows_all() -> None:
     """The most work that is sent to one worker within 100 ms over the mean; the shortest queue of a snapshot comes to
-    2.8 of the oracle's."""
-    world = replace(W_GPU, demand=(1.0,) * 64, requests=requests, warm_up=requests // 5)
-    ours, oracle = compare(world, ("ours", "oracle"), (0.9,), range(1, seeds + 1))
+    2.8 of the oracle's. Fewer requests do not tell: with 4,000 one long one decides, 0.9 to 1.5 from seed to seed."""
+    world = replace(W_GPU, demand=(1.0,) * 64, requests=20_000, warm_up=4_000)
+    ours, oracle = compare(world, ("ours", "oracle"), (0.9,), range(1, 4))
     assert ours.figures.herd <= 1.3 * oracle.figures.herd
 
 
