@@ -9,7 +9,7 @@ several loops at once. This module decides nothing: it carries out what `router/
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fabric.errors import OverspillError
 from fabric.layout import layout_of
@@ -27,19 +27,22 @@ from router.staging import release
 from router.steps import Read
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Coroutine, Generator, Mapping
+    from concurrent.futures import Future
     from types import TracebackType
 
     from fabric.layout import TensorSpec
     from fabric.transport import Answer
     from router.config import RouterConfig
-    from router.core import Life
+    from router.core import Core, Life
     from router.mapping import Mapped
     from router.record import Decision
     from router.reply import Reply
     from router.staging import Staged
     from router.statistics import RouterStatistics
     from router.steps import Wait
+
+    Submit = Callable[[Coroutine[Any, Any, Answer]], Future[Answer]]
 
 
 class AsyncRouter:
@@ -100,7 +103,7 @@ class AsyncRouter:
         return await self._run(core.life(model, body, deadline, priority, offer.idempotent))
 
     async def _run(self, life: Life, staged: Staged | None = None) -> Reply:
-        return await _drive(self._opened, life, staged)
+        return await _drive(self._core, life, staged, self._opened.background.submit)
 
     async def map(
         self,
@@ -193,9 +196,9 @@ class Connecting:
             await self._router.close()
 
 
-async def _drive(opened: Opened, life: Life, staged: Staged | None) -> Reply:
-    """Carries out what the life of a request yields, on the running loop; `staged` is given back when it fails."""
-    core = opened.core
+async def _drive(core: Core, life: Life, staged: Staged | None, submit: Submit) -> Reply:
+    """Carries out what the life of a request yields, on the running loop; `staged` is given back when it fails. What
+    is hedged runs on the loop that `submit` leads to."""
     outcome: Answer | OverspillError | None = None
     step: Attempt | Wait | Read | None = None
     try:
@@ -208,8 +211,7 @@ async def _drive(opened: Opened, life: Life, staged: Staged | None) -> Reply:
                     if core.hedger is None:
                         outcome = await step.link.call_async(step.call, step.deadline)
                     else:
-                        racing = opened.background.submit(race(core.hedger, step))
-                        outcome = await asyncio.wrap_future(racing)
+                        outcome = await asyncio.wrap_future(submit(race(core.hedger, step)))
                 except OverspillError as error:
                     outcome = error
             elif isinstance(step, Read):

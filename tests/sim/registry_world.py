@@ -162,6 +162,12 @@ class Node:  # mutable: lives, works, dies
         self.cut()
 
 
+def _no_thread(coroutine: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+    """Nothing is hedged here, so nothing needs a thread."""
+    coroutine.close()
+    raise AssertionError("a hedged request in a world of one loop")
+
+
 class NodeLink(NamedLink):
     """A link to such a node."""
 
@@ -242,7 +248,8 @@ class World:  # mutable: a router, its nodes, its registry
         """One request, as the asyncio router sends it."""
         try:
             offer, deadline = self.core.admit(model, timeout_s, 0)
-            reply = await _drive(self.core, self.core.life(model, body(), deadline, 0, offer.idempotent), None)
+            life = self.core.life(model, body(), deadline, 0, offer.idempotent)
+            reply = await _drive(self.core, life, None, _no_thread)
         except OverspillError as error:
             self.failed.append(f"{self.loop.time():.3f} s: {type(error).__name__}: {error}")
             return
