@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from discovery.agent.follower import Apply, Ask, Follower
 from discovery.agent.url import ConsulTimes
