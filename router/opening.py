@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from discovery.registry import open_registry
 from fabric.deadline import Deadline
-from fabric.errors import AccessDenied, ConfigError, OverspillError
+from fabric.errors import AccessDenied, ConfigError, Fate, NodeLost, OverspillError
 from fabric.link.link import Link
 from fabric.link.loop import LoopThread
 from fabric.memory.arena import Arena
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from discovery.instance import Instance
+    from fabric.link.wires import LinkConfig
     from router.statistics import RouterStatistics
     from router.workers import WorkerLink
 
@@ -191,18 +192,19 @@ class Dials:  # mutable: links that are being opened come and go
     def __init__(self, core: Core, background: LoopThread, arena: Arena, engine: Engine) -> None:
         self._core = core
         self._background = background
-        self._config = replace(core.config.link, arena=arena, engine=engine, seed=core.rng.getrandbits(32))
+        config = replace(core.config.link, arena=arena, engine=engine, seed=core.rng.getrandbits(32))
+        self._config: LinkConfig | None = config
         self._open: set[Link] = set()
-        self._ended = False
 
     async def open_link(self, instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
         """A link with a live wire. Raises what kept it from opening."""
         return await asyncio.to_thread(self._open_in_thread, instance, may_have_died)
 
     def end(self) -> list[Link]:
-        """Opens no link any more; those that are being opened, for whoever ends the others too."""
+        """Opens no link any more, and holds nothing of the router's memory; those that are being opened, for whoever
+        ends the others too."""
         with self._core.lock:
-            self._ended = True
+            self._config = None
             return list(self._open)
 
     def _open_in_thread(self, instance: Instance, may_have_died: Callable[[], None]) -> WorkerLink:
@@ -212,13 +214,16 @@ class Dials:  # mutable: links that are being opened come and go
             made.append(link)
             with self._core.lock:
                 self._open.add(link)
-                ended = self._ended
+                ended = self._config is None
             if ended:
                 link.abort(CLOSED)
 
+        config = self._config
+        if config is None:
+            raise NodeLost(CLOSED, Fate.NEVER_RAN)
         try:
             link = Link.connect(
-                instance, self._core.client_id, self._config, self._background, on_change=lambda _: may_have_died(),
+                instance, self._core.client_id, config, self._background, on_change=lambda _: may_have_died(),
                 made=begun,
             )  # fmt: skip
         finally:

@@ -285,6 +285,7 @@ class Wiring:  # mutable: wires come and go
         with self.changed:
             self._opening.discard(role)
             self.error = error.with_traceback(None)
+            self.error.__context__ = None  # its traceback leads to frames that hold this object
             if role is Role.PREFERRED:
                 self.preferred_trouble = str(error)
         # Another node at the local path is no news of this one while rpc can ask it.

@@ -60,30 +60,37 @@ class Alarm:  # mutable: set, then rung
     __slots__ = ("_at_s", "_late", "_timer", "_waiting")
 
     def __init__(self, waiting: Mapping[Key, Later | object], late: Callable[[Key, Later], None]) -> None:
-        self._waiting, self._late = waiting, late
+        self._waiting = waiting
+        self._late: Callable[[Key, Later], None] | None = late
         self._at_s = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def by(self, at_s: float, loop: asyncio.AbstractEventLoop) -> None:
         """Somebody is late then."""
         if at_s < self._at_s:
-            self.cancel()
+            self._cancel()
             self._at_s = at_s
             self._timer = loop.call_at(at_s, self._ring, loop)
 
-    def cancel(self) -> None:
-        """Nobody waits any more."""
+    def end(self) -> None:
+        """Nobody waits any more. It holds whoever made it no longer, or both would wait for the garbage collector."""
+        self._cancel()
+        self._late = None
+
+    def _cancel(self) -> None:
         timer, self._timer, self._at_s = self._timer, None, inf
         if timer is not None:
             timer.cancel()
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer, self._at_s = None, inf
-        now, next_s = loop.time(), inf
+        now, next_s, late = loop.time(), inf, self._late
+        if late is None:
+            return
         for key, final in tuple(self._waiting.items()):
             if isinstance(final, Later) and not final.done():
                 if final.at_s <= now:
-                    self._late(key, final)
+                    late(key, final)
                 else:
                     next_s = min(next_s, final.at_s)
         self.by(next_s, loop)

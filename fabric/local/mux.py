@@ -285,7 +285,7 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
         self._detach()
 
     def _detach(self) -> None:
-        self._alarm.cancel()
+        self._alarm.end()
         if (loop := self._loop) is not None and not loop.is_closed():
             unwatch(loop, self._sock.fileno())
             loop.remove_writer(self._sock.fileno())

@@ -82,14 +82,10 @@ class Session:  # mutable: owns a gRPC channel, loses its session and gets anoth
         try:
             frame = self._hello(hello, timeout=remaining_s, metadata=self._metadata())
         except FAILURES as failure:
-            error = self.error(failure)
-            error.fate = Fate.NEVER_RAN  # it was not a request yet
-            raise error from None
+            raise _never_ran(self.error(failure)) from None
         header = check_header(frame)
         if header.kind is Kind.ERROR:
-            refusal = decode_error(frame, header).error
-            refusal.fate = Fate.NEVER_RAN
-            raise refusal
+            raise _never_ran(decode_error(frame, header).error)
         welcome = decode_welcome(frame, header)
         self._check(welcome)
         self.peer = PeerFacts(welcome.node_id, welcome.node_epoch, welcome.version)
@@ -177,3 +173,9 @@ def grpc_channel(address: str, config: RpcConfig) -> grpc.Channel:
     if config.tls.server_name:
         options = (*options, ("grpc.ssl_target_name_override", config.tls.server_name))
     return grpc.secure_channel(address, caller_credentials(config.tls), options)
+
+
+def _never_ran(error: OverspillError) -> OverspillError:
+    """It was not a request yet. No frame that the error's traceback holds may hold the error: hence a function."""
+    error.fate = Fate.NEVER_RAN
+    return error

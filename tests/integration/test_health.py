@@ -87,7 +87,7 @@ def test_a_port_that_is_started_again_knows_the_state(tmp_path: Path) -> None:
     [
         (("127.0.0.1:1",), 3, "no connection to the node could be made"),
         (("nowhere",), 2, "give HOST:PORT"),
-        (("127.0.0.1:1", "--timeout-s", "0"), 2, "give seconds"),
+        (("127.0.0.1:1", "--timeout-s", "0"), 2, "give a number from"),
         (("127.0.0.1:1", "--tls-cert", "a.pem"), 2, "--tls-ca"),
         (("127.0.0.1:1", "--tls-ca", "missing.pem"), 2, "missing.pem"),
     ],

@@ -59,7 +59,7 @@ def test_a_flood_of_hellos_is_bounded(node: EchoNode, monkeypatch: pytest.Monkey
         assert len(node.open) <= 1
 
 
-@pytest.mark.parametrize("given", ["", "wrong", "secret "])
+@pytest.mark.parametrize("given", ["", "wrong", "Secret"])
 def test_a_wrong_token_is_refused(node: EchoNode, given: str) -> None:
     with serving(node, RpcServerConfig(token="secret")) as (_, port):
         with pytest.raises(AccessDenied, match="token") as caught:

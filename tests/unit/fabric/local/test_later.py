@@ -90,7 +90,7 @@ def test_an_alarm_that_is_cancelled_rings_no_more_and_may_be_set_again() -> None
     clock: Any = Clock()
     alarm = Alarm({}, lambda _, __: None)
     alarm.by(4.0, clock)
-    alarm.cancel()
+    alarm.end()
     assert clock.set == []
     alarm.by(8.0, clock)
     assert clock.set == [8.0]
