@@ -15,6 +15,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -26,7 +27,6 @@ from tests.consul_binary import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.contract.test_watch import Told
 
@@ -59,6 +59,15 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether each of its threads is stopped."""
+    states = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            states.append(stat.read_text().rpartition(")")[2].split()[0])
+    return all(state == "T" for state in states)
 
 
 class Agent:
@@ -109,9 +118,14 @@ class Agent:
             self.process = None
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP or SIGCONT."""
+        """SIGSTOP, and waits until it stands still (its threads answer for a moment more), or SIGCONT."""
         assert self.process is not None
         self.process.send_signal(number)
+        if number is signal.SIGSTOP:
+            end_s = time.monotonic() + 5.0
+            while not _stands_still(self.process.pid):
+                assert time.monotonic() < end_s, "a stopped agent still runs"
+                time.sleep(0.001)
 
     def forget(self) -> None:
         """Removes its data, as a container without a volume does."""
