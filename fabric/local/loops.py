@@ -78,7 +78,7 @@ class LoopSockets:  # mutable: sockets come with loops and go with them
 
         try:
             sock = self._join(Deadline.after(JOIN_S, time.monotonic()), greeting)
-        except OverspillError:  # one more is a convenience: the background loop's serves as well
+        except (OverspillError, OSError):  # one more is a convenience: the background loop serves as well
             with self._lock:
                 del self._by_loop[loop]
                 self._again_s = time.monotonic() + REFUSED_S
