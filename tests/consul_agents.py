@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +23,7 @@ from discovery.agent.url import ConsulSettings, ConsulTimes
 from discovery.catalogue import Guards
 from discovery.instance import Insert, Remove
 from tests.consul_binary import find
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,18 +47,6 @@ def binary() -> str:
     if not path:
         pytest.skip(reason)
     return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _stands_still(pid: int) -> bool:
@@ -150,12 +138,16 @@ class Agent:
     def wait_leader(self) -> None:
         """Waits until it knows a leader and answers reads."""
 
+        def log() -> str:
+            return (self.folder / "log").read_text(errors="replace")[-2000:]
+
         def ready() -> bool:
+            assert self.process is None or self.process.poll() is None, f"the agent ended {log()}"
             with suppress(OSError, ValueError):
                 return bool(self.ask("GET", "/v1/status/leader")) and self._reads()
             return False
 
-        wait_until(ready, START_TIMEOUT_S, lambda: (self.folder / "log").read_text(errors="replace")[-2000:])
+        wait_until(ready, START_TIMEOUT_S, log)
 
     def _reads(self) -> bool:
         token = self.config.get("acl", {}).get("tokens", {}).get("master", "")
@@ -211,9 +203,12 @@ class Fleet:
         return next(server for server in self.servers if told.endswith(f":{server.server}"))
 
     def __enter__(self) -> Self:
-        for agent in (*self.servers, self.client):
-            agent.start()
-        self.client.wait_leader()
+        with ExitStack() as undo:
+            undo.push(self.__exit__)
+            for agent in (*self.servers, self.client):
+                agent.start()
+            self.client.wait_leader()
+            undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
-from tests.consul_agents import free_ports
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class Cut:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
-        self.port = free_ports(1)[0]
+        self.port = free_port()
         self.mend()
 
     def mend(self) -> None:

@@ -6,7 +6,6 @@ The calls are those of `tests/benchmarks/triton_peer.py`, so that the two can be
 from __future__ import annotations
 
 import os
-import socket
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.benchmarks.nodes import running_node
 from tests.benchmarks.timing import Figure, p50_us
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ READY_S = 30.0
 def figures(sizes: list[int], seconds: float, rounds: int) -> list[Figure]:
     """An echo at each size, both ways."""
     found = []
-    port = _free_port()
+    port = free_port()
     with running_node("local", "--frontdoor", str(port)):
         client = triton.InferenceServerClient(f"127.0.0.1:{port}")
         try:
@@ -81,9 +81,3 @@ def _wait_ready(client: Any) -> None:
             if time.monotonic() > give_up_at:
                 raise
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

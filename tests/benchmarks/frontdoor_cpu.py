@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import tritonclient.grpc as triton
 
-from tests.benchmarks.frontdoor import _free_port, _raw, _wait_ready
+from tests.benchmarks.frontdoor import _raw, _wait_ready
 from tests.benchmarks.nodes import running_node
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ def per_call(call: Callable[[], object], pids: dict[str, int]) -> dict[str, floa
 
 def of_front_door(nbytes: int) -> dict[str, float]:
     """A node's processes, for an echo of raw bytes."""
-    port = _free_port()
+    port = free_port()
     with running_node("local", "--frontdoor", str(port)):
         client = triton.InferenceServerClient(f"127.0.0.1:{port}")
         try:

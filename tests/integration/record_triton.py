@@ -16,9 +16,10 @@ from pathlib import Path
 
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.benchmarks.triton_peer import free_port, start
+from tests.benchmarks.triton_peer import start
 from tests.integration.triton_requests import LOADED, write_models
 from tests.integration.triton_script import Talk, hold
+from tests.ports import free_port
 
 TRANSCRIPT = Path(__file__).with_name("triton_transcript.json")
 READY_S = 60.0

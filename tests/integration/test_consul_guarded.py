@@ -17,9 +17,10 @@ from discovery.registry import open_registry
 from fabric.errors import ConfigError, RegistryUnavailable
 from overspill.doctoring import registry_findings
 from overspill.findings import Grade
-from tests.consul_agents import FAST, Agent, binary, free_ports, wait_until
+from tests.consul_agents import FAST, Agent, binary, wait_until
 from tests.contract.test_watch import Told
 from tests.integration.rpc_certificates import Authority
+from tests.ports import free_port
 from tests.unit.discovery.sample import instance
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def test_doctor_explains_tls(guarded: Guarded, tmp_path: Path) -> None:
 
 def test_doctor_explains_places(guarded: Guarded) -> None:
     token = guarded.token("reader", READER)
-    assert "nothing listens there" in broken(f"consul:http://127.0.0.1:{free_ports(1)[0]}")
+    assert "nothing listens there" in broken(f"consul:http://127.0.0.1:{free_port()}")
     assert "no such host" in broken("consul:http://no-such-host.invalid:8500")
     for port in (guarded.agent.server, guarded.agent.serf):
         told = broken(f"consul:http://127.0.0.1:{port}?answer_s=1")

@@ -15,6 +15,7 @@ from fabric.rpc_fallback.config import RpcConfig
 from fabric.rpc_fallback.health import Serving
 from fabric.rpc_fallback.health_caller import ask
 from tests.integration.nodes import CONFIG, running_node, wait_until, write_model
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,12 +31,6 @@ class Model:
     def execute(self, inputs, outputs):
         outputs["y"] = inputs["x"]
 """
-
-
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
 
 
 def health(*words: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,6 @@ import dataclasses
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.integration.bad_node import ROOT, command, copy_models, wait_until
 from tests.integration.rpc_certificates import Authority
+from tests.ports import free_port
 from workers.config import NodeConfig
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ def block(language: str, word: str) -> str:
              if named == language and word in text]  # fmt: skip
     assert len(found) == 1
     return str(found[0])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def test_the_table_holds_every_setting_with_its_default() -> None:

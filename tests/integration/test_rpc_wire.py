@@ -32,6 +32,7 @@ from fabric.rpc_fallback.config import RpcConfig, RpcServerConfig
 from fabric.rpc_fallback.server import RpcServer
 from tests.integration.rpc_calls import channel_to, collected, got, node, port, request, soon, wanted
 from tests.integration.rpc_node import FACTS, LOAD, EchoNode, serving
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from fabric.transport import Call
@@ -211,10 +212,8 @@ def test_a_port_killed_in_the_middle_of_calls() -> None:
 
 
 def test_nobody_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[1]
     with pytest.raises(NodeLost) as caught:
-        RpcChannel.open(f"127.0.0.1:{free}", 1, soon(3.0), RpcConfig())
+        RpcChannel.open(f"127.0.0.1:{free_port()}", 1, soon(3.0), RpcConfig())
     assert caught.value.fate is Fate.NEVER_RAN
     with pytest.raises(ConfigError, match="HOST:PORT"):
         RpcChannel.open("nonsense", 1, soon(1.0), RpcConfig())
