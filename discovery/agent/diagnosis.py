@@ -208,7 +208,8 @@ def _start_without(settings: ConsulSettings) -> Iterator[Remark]:
     path = usual_place(settings)
     stale = load(path, fabric_of(settings)) if path is not None else None
     if stale is not None and stale.instances:
+        workers = "one worker" if len(stale.instances) == 1 else f"{len(stale.instances)} workers"
         yield Remark(
             Weight.NOTE, "consul",
-            f"callers can start without it, from {len(stale.instances)} workers of {stale.age_s:.0f} s ago in {path}",
+            f"callers can start without it, from {workers} of {stale.age_s:.0f} s ago in {path}",
         )  # fmt: skip
