@@ -123,9 +123,15 @@ class ReplyTooLarge(ResourceExhausted):
 
 
 class ArenaFull(ResourceExhausted):
-    """The caller's own arena has no room: nothing gets better by sending the request elsewhere, or again."""
+    """The caller's own arena has no room: nothing gets better by sending the request elsewhere, or again.
+    `needed_bytes` is the room that was asked for; it is 0 where the error came over a wire."""
 
     code = 25
+    __slots__ = ("needed_bytes",)
+
+    def __init__(self, message: str, fate: Fate | None = None, needed_bytes: int = 0) -> None:
+        super().__init__(message, fate)
+        self.needed_bytes = needed_bytes
 
 
 class WireTooSmall(ResourceExhausted):

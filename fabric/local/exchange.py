@@ -103,7 +103,8 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         try:
             self.put_reply(needed_bytes)
         except ResourceExhausted as full:
-            raise ArenaFull(f"the request ran, but its reply finds no room: {full}", Fate.RAN) from None
+            told = f"the request ran, but its reply finds no room: {full}"
+            raise ArenaFull(told, Fate.RAN, full.needed_bytes if isinstance(full, ArenaFull) else 0) from None
 
     def lend(self) -> None:
         """From now on, until `settle`, the node may use the leased slots."""

@@ -10,8 +10,9 @@ a caller's timeout, cancel or death alone frees nothing. Its state follows from 
     no   | some    | QUARANTINED
 
 Places come from a buddy scheme: sizes are powers of two, the last one given back is the first one lent again (its pages
-are there and warm), and halves are joined only when nothing fits. This module never touches memory and takes no lock:
-`fabric/memory/arena.py` does. Read that next.
+are there and warm), and halves are joined only when nothing fits. What is lent then, for a while, comes from the lowest
+places, so that small loans that go on and on gather there, and a large one that waits finds the upper ones whole. This
+module never touches memory and takes no lock: `fabric/memory/arena.py` does. Read that next.
 """
 
 # Pure: no clock, no sockets, no randomness of its own.
@@ -25,6 +26,8 @@ from fabric.errors import ArenaFull
 
 SLOT_BYTES_MIN: Final = 4096
 """One page: smaller slots would share a page, so that a hole in one would be a hole in its neighbour."""
+GATHERED: Final = 64
+"""Loans that are taken from the lowest places after one found none: who waits asks again much sooner than that."""
 
 
 class SlotState(Enum):
@@ -72,7 +75,7 @@ class SlotTable:
         self.lent_bytes = 0
         self.quarantined_bytes = 0
         self.remedy = "raise RouterConfig.arena_bytes"
-        self._generation = 0
+        self._generation = self._gathering = 0
         self._free: dict[int, list[int]] = {size: [] for size in _sizes(arena_bytes)}
         self._free[arena_bytes].append(0)
 
@@ -81,17 +84,20 @@ class SlotTable:
         size = max(SLOT_BYTES_MIN, 1 << max(nbytes - 1, 0).bit_length())
         if size > self.arena_bytes:
             raise ArenaFull(
-                f"{nbytes} bytes do not fit the arena of {self.arena_bytes}; split the request, or {self.remedy}"
+                f"{nbytes} bytes do not fit the arena of {self.arena_bytes}; split the request, or {self.remedy}",
+                needed_bytes=size,
             )
-        offset = self._take(size)
+        offset = self._take(size) if not self._gathering else self._take_lowest(size)
         if offset is None:
             self._join()
             offset = self._take(size)
         if offset is None:
+            self._gathering = GATHERED
             waiting = f", {self.quarantined_bytes} wait for a writer" if self.quarantined_bytes else ""
             raise ArenaFull(
                 f"no {size} bytes are free in the arena: {self.lent_bytes} of {self.arena_bytes} are on loan{waiting};"
-                f" {self.remedy}"
+                f" {self.remedy}",
+                needed_bytes=size,
             )
         self._generation += 1
         self.lent_bytes += size
@@ -135,6 +141,21 @@ class SlotTable:
                 return offset
             size *= 2
         return None
+
+    def _take_lowest(self, size: int) -> int | None:
+        """The same from the lowest places, wherever they are part of."""
+        self._gathering -= 1
+        lowest, of_bytes = self.arena_bytes, 0
+        for nbytes, places in self._free.items():
+            if nbytes >= size and places and (at := min(places)) < lowest:
+                lowest, of_bytes = at, nbytes
+        if not of_bytes:
+            return None
+        self._free[of_bytes].remove(lowest)
+        while of_bytes > size:
+            of_bytes //= 2
+            self._free[of_bytes].append(lowest + of_bytes)
+        return lowest
 
     def _join(self) -> None:
         """Joins free halves of one whole, from the smallest size up."""

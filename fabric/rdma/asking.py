@@ -1,8 +1,9 @@
 """How the node's end of a connection asks the node: in which session, and what is done when its arena is full.
 
 A reply that finds no room in the session's arena is asked for again in a larger one, which is made once for all that
-wait for it. Whatever uses a session is counted, so that it does not end under a request. This module never answers the
-peer. Read `fabric/rdma/serving.py` next.
+wait for it; where none may be made it waits for those that run beside it, and only what would find no room alone is
+told to take another wire. Whatever uses a session is counted, so that it does not end under a request. This module
+never answers the peer. Read `fabric/rdma/serving.py` next.
 """
 
 from __future__ import annotations
@@ -13,11 +14,20 @@ import time
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import ArenaFull, OverspillError, QueueFull, ResourceExhausted, StaleEpoch
+from fabric.errors import (
+    ArenaFull,
+    Cancelled,
+    DeadlineExceeded,
+    NodeLost,
+    OverspillError,
+    QueueFull,
+    ResourceExhausted,
+    StaleEpoch,
+    WireTooSmall,
+)
 from fabric.memory.lease import Lease
 from fabric.message import RequestId
 from fabric.rdma.heads import HeadKind, pack_region
-from fabric.rdma.kept import Kept
 from fabric.transport import Call
 
 if TYPE_CHECKING:
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from fabric.message import Body
     from fabric.rdma.config import RdmaConfig
     from fabric.rdma.delivery import Delivery
+    from fabric.rdma.kept import Kept
     from fabric.rdma.regions import NodeRegion, NodeRegions
     from fabric.transport import Answer, PeerFacts
 
@@ -38,12 +49,14 @@ class Asking:  # mutable: regions grow and shrink
     """The questions of one peer to the node. `over` says that the connection is lost."""
 
     def __init__(
-        self, client_id: int, facts: PeerFacts, config: RdmaConfig, regions: NodeRegions, way_back: Delivery
-    ) -> None:
+        self, client_id: int, facts: PeerFacts, config: RdmaConfig, regions: NodeRegions, way_back: Delivery,
+        kept: Kept,
+    ) -> None:  # fmt: skip
         self._client_id, self._facts, self._config = client_id, facts, config
         self._regions, self._way_back = regions, way_back
         self._growing = asyncio.Lock()
-        self.kept = Kept()
+        self._waiting: dict[RequestId, bool] = {}
+        self.kept = kept
         self.over = False
 
     def begin(
@@ -86,6 +99,12 @@ class Asking:  # mutable: regions grow and shrink
         self.kept.keep(request.request_no, answer, time.monotonic())
         return answer
 
+    def cancel(self, request: RequestId) -> None:
+        """The caller gave it up: it waits for room no longer."""
+        if request in self._waiting:
+            self._waiting[request] = True
+            self._regions.freed()
+
     async def resize(self, window_bytes: int) -> None:
         """The peer asks for a region of another size; it gets one, or the reason why not."""
         wanted = max(self._config.arena_bytes, 2 << max(window_bytes - 1, 0).bit_length())
@@ -104,18 +123,38 @@ class Asking:  # mutable: regions grow and shrink
         )  # fmt: skip
 
     async def _asked(self, call: Call, deadline: Deadline, region: NodeRegion) -> Answer:
-        """The node's answer; where its arena has no room for the reply, a larger one is made, then kept ones go."""
-        while True:
-            with self._regions.used(region):
-                try:
-                    return await region.channel.call_async(call, deadline)
-                except ArenaFull as full:
-                    error = ResourceExhausted(str(full), full.fate)
-                roomier = await self._roomier(region)
-            if roomier is not None:
-                region = roomier
-            elif not self.kept.give_up():
-                raise error
+        """The node's answer; where its arena has no room for the reply, a larger one is made, then kept ones go, then
+        it waits for those that run."""
+        try:
+            while True:
+                with self._regions.used(region):
+                    try:
+                        return await region.channel.call_async(call, deadline)
+                    except ArenaFull as error:
+                        full = error.with_traceback(None)
+                    roomier = await self._roomier(region)
+                if roomier is not None:
+                    region = roomier
+                elif not self.kept.give_up():
+                    self._check(call, full, deadline, region)
+                    await self._regions.room()
+        finally:
+            self._waiting.pop(call.id, None)
+
+    def _check(self, call: Call, full: ArenaFull, deadline: Deadline, region: NodeRegion) -> None:
+        """Whether a request that finds no room now may wait for some. Raises OverspillError."""
+        if full.needed_bytes > region.reply_bytes_max:
+            raise WireTooSmall(
+                f"a reply of {full.needed_bytes} bytes does not fit the {region.arena.nbytes} that the rdma port lends"
+                " a caller; use rpc",
+                full.fate,
+            )
+        if deadline.expired(time.monotonic()):
+            raise DeadlineExceeded(f"the time was over before there was room for the reply ({full})", full.fate)
+        if self._waiting.setdefault(call.id, False):
+            raise Cancelled("it was given up while it waited for room", full.fate)
+        if self.over:
+            raise NodeLost("the connection ended while the request waited for room; ask over another", full.fate)
 
     async def _roomier(self, region: NodeRegion) -> NodeRegion | None:
         """A larger region than this, where that is allowed and may be pinned: one is made for all that want it."""

@@ -22,6 +22,7 @@ from fabric.errors import (
     ProtocolError,
     ReplyTooLarge,
     ResourceExhausted,
+    WireTooSmall,
 )
 from fabric.frame import NO_SLOT, Kind, bare_frame, pack_request
 from fabric.memory.lease import Lease
@@ -62,6 +63,7 @@ class Calls:  # mutable: what is out
         self._flights: dict[RequestId, Flight] = {}
         self._waiting: deque[Callable[[], None]] = deque()
         self._node_epoch = 0
+        self._too_large = config.arena_bytes_max
         self._lost: OverspillError | None = None
 
     def begin(self, windows: Windows, node_epoch: int) -> None:
@@ -80,6 +82,8 @@ class Calls:  # mutable: what is out
                     self._sizes.learn(call, outcome.layout.body_bytes)
                 return outcome
             if not isinstance(outcome, ReplyTooLarge):
+                if isinstance(outcome, WireTooSmall):  # from now on it takes the other wire at once
+                    self._sizes.learn(call, self._too_large)
                 try:
                     raise outcome
                 finally:

@@ -94,6 +94,8 @@ class CallMemory:  # mutable: grows and shrinks
     def reply(self, nbytes: int) -> tuple[Lease, ReplyRegion] | None:
         """Room for a reply; None where it must be waited for. Raises WireTooSmall where there will be none."""
         replies = self._replies
+        if not replies.can_hold(nbytes):
+            raise WireTooSmall(f"a reply of {nbytes} bytes is larger than rdma carries; use rpc")
         try:
             return replies.lease(nbytes)
         except ArenaFull as full:

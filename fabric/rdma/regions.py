@@ -8,8 +8,9 @@ sends. Read `fabric/rdma/delivery.py` next.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric.begins import Begins
 from fabric.errors import ProtocolError, Unavailable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     OpenSession = Callable[[int], Awaitable[Channel]]
     """Opens a way to the node with an arena of so many bytes."""
+
+LOOK_S: Final = 0.05
 
 
 class NodeRegion:  # mutable: lends, then empties
@@ -52,6 +55,11 @@ class NodeRegion:  # mutable: lends, then empties
         self.note = RegionNote(number, base, arena.nbytes, rkey, window.offset, window.nbytes, frames.offset)
         self.users = 0
         self.left = False
+
+    @property
+    def reply_bytes_max(self) -> int:
+        """The largest reply that it can ever hold: half of it is the window, and frames lie in one half of the rest."""
+        return self.arena.nbytes // 4
 
     def input_at(self, offset: int, nbytes: int) -> Lease:
         """The input that the peer has written there. Raises ProtocolError outside of the window."""
@@ -78,7 +86,7 @@ class NodeRegions:  # mutable: they come and go
     """The regions of one connection; the newest is what new requests go to. `emptied` is called with each that was left
     and that nobody uses any more: the NIC reaches it no more then."""
 
-    __slots__ = ("_all", "_connection", "_emptied", "_number", "_open")
+    __slots__ = ("_all", "_connection", "_emptied", "_freed", "_number", "_open", "_waiting")
 
     def __init__(
         self, connection: Connection, open_session: OpenSession, emptied: Callable[[NodeRegion], None]
@@ -86,6 +94,7 @@ class NodeRegions:  # mutable: they come and go
         self._connection, self._open, self._emptied = connection, open_session, emptied
         self._all: list[NodeRegion] = []
         self._number = 0
+        self._freed, self._waiting = asyncio.Event(), 0
 
     @property
     def newest(self) -> NodeRegion:
@@ -129,6 +138,22 @@ class NodeRegions:  # mutable: they come and go
             yield
         finally:
             self.ended(region)
+
+    def freed(self) -> None:
+        """Something that was held is held no more: whoever waits for room looks again."""
+        if self._waiting:
+            self._freed.set()
+            self._freed.clear()
+
+    async def room(self) -> None:
+        """Until there may be more of it than now. Nobody tells of an executor that ends late, so it is never long."""
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._freed.wait(), LOOK_S)
+        except TimeoutError:
+            return
+        finally:
+            self._waiting -= 1
 
     def leave(self, number: int) -> None:
         """The peer sends nothing there any more. Raises ProtocolError for one that it does not have."""

@@ -24,7 +24,7 @@ from fabric.message import Body, RequestId
 from fabric.rdma.asking import Asking
 from fabric.rdma.delivery import Delivery
 from fabric.rdma.heads import FRAME, UNIT_BYTES, HeadKind, frame_of, read_region, read_word
-from fabric.rdma.kept import HELD_S
+from fabric.rdma.kept import HELD_S, Kept
 from fabric.rdma.regions import NodeRegions
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class Serving:  # mutable: one peer's connection
         """Opens the first region. Raises what the node's session or the registration raises."""
         self._connection = connection
         self._regions = regions = NodeRegions(connection, open_session, self._emptied)
-        self._delivery = Delivery(connection, regions, self._facts.node_epoch)
-        self._asking = Asking(self.client_id, self._facts, self._config, regions, self._delivery)
+        kept = Kept()
+        self._delivery = Delivery(connection, regions, self._facts.node_epoch, kept)
+        self._asking = Asking(self.client_id, self._facts, self._config, regions, self._delivery, kept)
         self._delivery.know(replies)
         return (await self._regions.add(self._config.arena_bytes)).note
 
@@ -147,6 +148,7 @@ class Serving:  # mutable: one peer's connection
         """The peer's NIC reaches nothing of ours any more."""
         if self._regions is not None:
             self._regions.unregister()
+        self._way_back.end()
         self._start(self._run_out(), even_if_lost=True)
 
     # Requests.
@@ -172,8 +174,10 @@ class Serving:  # mutable: one peer's connection
         if header.kind is _REQUEST:
             self._request(head, header, frame, payload, place)
         elif header.kind is Kind.CANCEL:
+            request_id = RequestId(header.client_id, header.request_no)
+            self._questions.cancel(request_id)
             for region in self._memory.every():
-                region.channel.cancel(RequestId(header.client_id, header.request_no))
+                region.channel.cancel(request_id)
         elif header.kind is Kind.PING:
             self._start(self._pong(header.client_id, header.request_no))
         else:
@@ -246,6 +250,7 @@ class Serving:  # mutable: one peer's connection
     def _done(self, body: Body, region: NodeRegion) -> None:
         """The final frame of a request is out."""
         self._memory.ended(region)
+        self._memory.freed()
         if isinstance(body.memory, Lease) and body.memory.slot.writers:
             self._start(self._release_later(body.memory, region))
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from fabric.errors import ResourceExhausted
+from fabric.errors import ArenaFull, ResourceExhausted
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot, SlotState, SlotTable
 
 ARENA = 64 * SLOT_BYTES_MIN
@@ -126,3 +126,25 @@ def test_a_refusal_says_what_holds_the_arena() -> None:
         table.lease(1)
     with pytest.raises(ResourceExhausted, match=r"raise RouterConfig\.arena_bytes"):
         table.lease(ARENA + 1)
+
+
+def test_small_loans_leave_the_upper_half_to_a_large_one_that_found_no_room() -> None:
+    """Small loans go on and on in both halves, and the best fit for each is beside its neighbour in the upper one."""
+    table = SlotTable(ARENA)
+    slots = [table.lease(SLOT_BYTES_MIN) for _ in range(ARENA // SLOT_BYTES_MIN)]
+    half = len(slots) // 2
+    kept = [slot for slot in slots[:half] if slot.offset // SLOT_BYTES_MIN % 4 < 2]
+    current = slots[half]
+    for slot in slots:
+        if slot not in kept and slot is not current:
+            table.give_back(slot)
+    for _ in range(4):
+        with pytest.raises(ArenaFull) as full:
+            table.lease(ARENA // 2)
+        assert full.value.needed_bytes == ARENA // 2
+        following = table.lease(SLOT_BYTES_MIN)
+        table.give_back(current)
+        current = following
+        if current.offset < ARENA // 2:
+            break
+    table.lease(ARENA // 2)

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from fabric.errors import ArenaFull, Fate, NodeLost, ResourceExhausted
+from fabric.errors import ArenaFull, Cancelled, DeadlineExceeded, Fate, NodeLost, OverspillError, WireTooSmall
 from fabric.frame import Load, RequestFrame
 from fabric.layout import layout_of
 from fabric.memory.arena import Arena
-from fabric.message import Body
+from fabric.message import Body, RequestId
 from fabric.rdma.asking import Asking
 from fabric.rdma.config import RdmaConfig
 from fabric.rdma.heads import HeadKind
+from fabric.rdma.kept import Kept
 from fabric.rdma.regions import NodeRegion, NodeRegions
 from fabric.transport import Answer, PeerFacts, WireName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fabric.deadline import Deadline
     from fabric.transport import Call, Channel
@@ -50,7 +51,7 @@ class Session:
         try:
             await asyncio.sleep(0)
             if self.arena.nbytes <= self.world.full_bytes:
-                raise ArenaFull("no room here")
+                raise ArenaFull("no room here", needed_bytes=self.world.needed_bytes)
             await self.world.go_on.wait()
             if self.closed:
                 raise NodeLost("closed by its owner")
@@ -71,7 +72,8 @@ class World:
     """The regions of one peer without a device, and what was told to the peer."""
 
     def __init__(self) -> None:
-        self.full_bytes = 0
+        self.full_bytes = self.needed_bytes = 0
+        self.kept = Kept()
         self.go_on = asyncio.Event()
         self.sessions: list[Session] = []
         self.told: list[HeadKind] = []
@@ -79,7 +81,7 @@ class World:
         connection: Any = SimpleNamespace(register=lambda *_: registered)
         self.regions = NodeRegions(connection, self._open, self._emptied)
         way_back: Any = SimpleNamespace(tell=lambda kind, *_args, **_more: self.told.append(kind))
-        self.asking = Asking(7, PeerFacts("n", 1, 1), CONFIG, self.regions, way_back)
+        self.asking = Asking(7, PeerFacts("n", 1, 1), CONFIG, self.regions, way_back, self.kept)
 
     async def _open(self, nbytes: int) -> Channel:
         await asyncio.sleep(0.001)  # as long as a real session takes, others run meanwhile
@@ -90,8 +92,8 @@ class World:
     def _emptied(self, region: NodeRegion) -> None:
         cast("Session", region.channel).close()
 
-    async def ask(self, number: int, region: NodeRegion) -> Answer:
-        request = RequestFrame(7, number, 1, 10_000_000, 0, 0, 0, 0, 0, 0, 0, "echo", EMPTY.encoded)
+    async def ask(self, number: int, region: NodeRegion, budget_us: int = 10_000_000) -> Answer:
+        request = RequestFrame(7, number, 1, budget_us, 0, 0, 0, 0, 0, 0, 0, "echo", EMPTY.encoded)
         with self.regions.used(region):
             return await self.asking.answer(request, Body(EMPTY, b""), region, 1)
 
@@ -174,17 +176,73 @@ def test_a_session_that_the_peer_left_waits_for_what_is_sent_from_it(loop: async
     _end(loop.run_until_complete(whole()))
 
 
-def test_where_no_larger_one_is_allowed_the_caller_is_told(loop: asyncio.AbstractEventLoop) -> None:
-    async def whole() -> World:
-        world = World()
-        world.full_bytes = CONFIG.arena_bytes_max
-        first = await world.regions.add(SMALL)
-        with pytest.raises(ResourceExhausted) as full:
-            await world.ask(1, first)
-        assert full.value.fate is not Fate.RAN
-        return world
+def _full(loop: asyncio.AbstractEventLoop, needed_bytes: int, then: Callable[[World], None], budget_us: int) -> Answer:
+    """What becomes of a request that finds no room in the largest session there may be, `then` being done meanwhile."""
 
-    _end(loop.run_until_complete(whole()))
+    async def whole() -> Answer:
+        world = World()
+        world.full_bytes, world.needed_bytes = CONFIG.arena_bytes_max, needed_bytes
+        world.go_on.set()
+        region = await world.regions.add(CONFIG.arena_bytes_max)
+        asked = asyncio.ensure_future(world.ask(1, region, budget_us))
+        try:
+            await asyncio.sleep(0.02)
+            then(world)
+            return await asked
+        finally:
+            _end(world)
+
+    return loop.run_until_complete(whole())
+
+
+FITS = CONFIG.arena_bytes_max // 4
+LONG_US, SHORT_US = 60_000_000, 30_000
+
+
+def test_what_finds_no_room_beside_others_waits_for_them(loop: asyncio.AbstractEventLoop) -> None:
+    def others_end(world: World) -> None:
+        world.full_bytes = 0
+        world.regions.freed()
+
+    assert _full(loop, FITS, others_end, LONG_US) == ANSWER
+
+
+def test_it_looks_again_where_nobody_tells_of_room(loop: asyncio.AbstractEventLoop) -> None:
+    def others_end(world: World) -> None:
+        world.full_bytes = 0
+
+    assert _full(loop, FITS, others_end, LONG_US) == ANSWER
+
+
+def _nothing(_: World) -> None:
+    pass
+
+
+def _cancel(world: World) -> None:
+    world.asking.cancel(RequestId(7, 1))
+
+
+def _lose(world: World) -> None:
+    world.asking.over = True
+
+
+@pytest.mark.parametrize(
+    ("needed_bytes", "then", "budget_us", "error"),
+    [
+        (FITS + 1, _nothing, LONG_US, WireTooSmall),
+        (FITS, _nothing, SHORT_US, DeadlineExceeded),
+        (FITS, _cancel, LONG_US, Cancelled),
+        (FITS, _lose, LONG_US, NodeLost),
+    ],
+    ids=["larger than all that there may be", "too late", "given up", "the connection ended"],
+)
+def test_who_waits_for_room_is_told_of_the_end(
+    loop: asyncio.AbstractEventLoop, needed_bytes: int, then: Callable[[World], None], budget_us: int,
+    error: type[OverspillError],
+) -> None:  # fmt: skip
+    with pytest.raises(error) as told:
+        _full(loop, needed_bytes, then, budget_us)
+    assert told.value.fate is Fate.NEVER_RAN
 
 
 def _end(world: World) -> None:
