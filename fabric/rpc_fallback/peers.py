@@ -15,10 +15,11 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from fabric.deadline import Deadline
-from fabric.errors import ArenaFull, Fate, OverspillError, ProtocolError, ResourceExhausted, StaleEpoch, Unavailable
+from fabric.errors import Fate, OverspillError, ProtocolError, ResourceExhausted, StaleEpoch, Unavailable
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
 from fabric.rpc_fallback.exchange import Exchange
+from fabric.rpc_fallback.room import call_with_room
 from fabric.rpc_fallback.session_line import SessionLine
 from fabric.rpc_fallback.wire import SESSION_BYTES, error_outcome, outcome_of
 from fabric.transport import Call
@@ -129,15 +130,7 @@ class Peer:  # mutable: one caller's session
                     request.attempt,
                     request.reply_capacity,
                 )
-                try:
-                    answer = channel.call(call, deadline)
-                except ResourceExhausted as full:  # kept answers make room in an arena, not in a queue
-                    if not isinstance(full, ArenaFull) or full.fate is not Fate.NEVER_RAN:
-                        raise
-                    if not self.exchange.forget_kept():
-                        raise
-                    answer = channel.call(call, deadline)
-                return outcome_of(answer, request, epoch)
+                return outcome_of(call_with_room(channel, call, deadline, self._make_room), request, epoch)
             except OverspillError as error:
                 return error_outcome(error, request_id, epoch)
             except Exception:  # noqa: BLE001 - a bug of ours must still end the caller's wait, with a fate that is true
@@ -152,6 +145,9 @@ class Peer:  # mutable: one caller's session
         finally:
             if isinstance(memory, Lease):
                 memory.release()
+
+    def _make_room(self) -> bool:
+        return not self.closed and self.exchange.forget_kept() > 0
 
     def cancel(self, request: RequestId) -> None:
         """The caller gave a request up."""
