@@ -24,12 +24,14 @@ from fabric.transport import PeerFacts
 OFFER = struct.Struct("<IQ")
 OPEN_S = 30.0
 OFFER_BYTES_MAX = 1 << 16
+SILENT_S = 600.0
+"""Nobody pings here, as a link does, and a body of 64 MiB takes a busy emulated machine longer than a node's 15 s."""
 
 
 async def serve(path: str, node_id: str, epoch: int, spin_us: int, ack_timeout: int) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
-    engine = Engine(loop, RdmaConfig(spin_us=spin_us, ack_timeout=ack_timeout))
+    engine = Engine(loop, RdmaConfig(spin_us=spin_us, ack_timeout=ack_timeout, silent_s=SILENT_S))
 
     def open_channel(client_id: int, arena_bytes: int) -> LocalChannel:
         soon = Deadline.after(OPEN_S, time.monotonic())
