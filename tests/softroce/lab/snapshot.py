@@ -72,7 +72,8 @@ def _make(image: Image, shape: qemu.Shape, path: Path) -> None:
             process.wait(30)
             part.rename(path)
         except LabError as error:
-            said = "\n".join((folder / name).read_text(errors="replace")[-1500:] for name in ("log", "console"))
+            paths = [path for name in ("log", "console") if (path := folder / name).exists()]
+            said = "\n".join(path.read_text(errors="replace")[-1500:] for path in paths)
             raise LabError(f"{error}\n{said}") from None
         finally:
             process.kill()
