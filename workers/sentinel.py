@@ -234,7 +234,8 @@ class ExecutorMachine:  # mutable: one executor's place in the table
         return self._quarantine_faults > 0 and len(recent) >= deaths
 
     def _died(self, now: float) -> None:
-        if self.ready_since_s > 0 and now - self.ready_since_s >= STABLE_S:
+        worked = self.ready_since_s > 0
+        if worked and now - self.ready_since_s >= STABLE_S:
             self.crashes = self.quarantines = 0
         self.crashes += 1
         self.ready_since_s = 0.0
@@ -244,9 +245,12 @@ class ExecutorMachine:  # mutable: one executor's place in the table
             self.quarantines += 1
             self._deaths_s.clear()
             self.backoff_s = min(QUARANTINE_FIRST_S * 2 ** (self.quarantines - 1), QUARANTINE_MAX_S)
+        elif self.crashes == 1 or (worked and self._quarantine_faults > 0):
+            # Followed at once: one bad request must not cost a device even a moment, nor do some of them cost what
+            # follows more than a start each. What bounds them is the quarantine, where there is one.
+            self.backoff_s = 0.0
         else:
-            # The first one is followed at once: one bad request must not cost a device even a moment.
-            self.backoff_s = 0.0 if self.crashes == 1 else min(BACKOFF_FIRST_S * 2 ** (self.crashes - 2), BACKOFF_MAX_S)
+            self.backoff_s = min(BACKOFF_FIRST_S * 2 ** (self.crashes - 2), BACKOFF_MAX_S)
 
     def __repr__(self) -> str:
         return f"<ExecutorMachine {self.state.value}, generation {self.generation}, {self.crashes} crashes>"

@@ -18,8 +18,8 @@ from workers.sentinel import (
 E, S, C = ExecutorEvent, ExecutorState, Command
 
 
-def ready_machine(now: float = 0.0) -> ExecutorMachine:
-    machine = ExecutorMachine()
+def ready_machine(now: float = 0.0, quarantine_faults: int = 0) -> ExecutorMachine:
+    machine = ExecutorMachine(quarantine_faults)
     for event in (E.START_ASKED, E.PROCESS_SPOKE, E.MODELS_WARM):
         machine.handle(event, now)
     return machine
@@ -73,6 +73,27 @@ def test_crash_loops_slow_down_up_to_a_cap() -> None:
     assert pauses[:4] == [0.0, 0.2, 0.4, 0.8]
     assert pauses[-1] == sentinel.BACKOFF_MAX_S
     assert pauses == sorted(pauses)
+
+
+def test_what_has_worked_on_a_device_is_followed_at_once_until_its_quarantine() -> None:
+    machine = ready_machine(quarantine_faults=5)
+    assert [crash(machine, now) for now in (1.0, 2.0, 3.0, 4.0)] == [0.0] * 4
+    machine.handle(E.PROCESS_REAPED, 5.0)
+    machine.handle(E.MEMORY_FREE, 5.0)
+    assert machine.quarantined
+
+
+def test_what_never_worked_on_a_device_slows_down_as_elsewhere() -> None:
+    machine = ready_machine(quarantine_faults=9)
+    assert crash(machine, 1.0) == 0.0
+    pauses = []
+    for now in (2.0, 3.0, 4.0):
+        machine.handle(E.PROCESS_REAPED, now)
+        if machine.state is S.CLEARING:
+            machine.handle(E.MEMORY_FREE, now)
+        pauses.append(machine.backoff_s)
+        machine.handle(E.BACKOFF_OVER, now)
+    assert pauses == [0.0, 0.4, 0.8]
 
 
 def test_a_stable_life_ends_the_count() -> None:
