@@ -102,6 +102,7 @@ HOT = (
     "workers/job.py",
     "workers/keep.py",
     "workers/life.py",
+    "workers/page.py",
     "workers/parted.py",
     "workers/pauses.py",
     "workers/placement.py",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fabric.local.sockets import close_all, receive_now, receive_with_descriptors, send_now, seqpacket_pair
 from workers.device import FAKE_UUID
-from workers.handover import SharedPage
+from workers.page import SharedPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,16 +63,18 @@ class Settings:
     """What to break on purpose, see `workers/inject.py`."""
     parcels_fd: int = -1
     """Where it sends the memory of what goes between two steps."""
+    ahead: tuple[str, ...] = ()
+    """Libraries that the models of earlier generations have imported: those to import while a device is opened."""
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Settings:
         """Reads the command line."""
         numbers = map(int, words[:8])
         node_fd, page_fd, parent_pid, node_epoch, generation, threads, pinned_bytes_max, parcels_fd = numbers
-        models, device, faults, inject = words[8:12]
+        models, device, faults, inject, ahead = words[8:13]
         return cls(
             node_fd, page_fd, parent_pid, node_epoch, generation, threads, models, device, pinned_bytes_max, faults,
-            inject, parcels_fd,
+            inject, parcels_fd, tuple(filter(None, ahead.split(","))),
         )  # fmt: skip
 
     def words(self) -> list[str]:
@@ -81,7 +83,7 @@ class Settings:
             self.node_fd, self.page_fd, self.parent_pid, self.node_epoch, self.generation, self.threads,
             self.pinned_bytes_max, self.parcels_fd,
         )  # fmt: skip
-        return [*map(str, numbers), self.models, self.device, self.faults, self.inject]
+        return [*map(str, numbers), self.models, self.device, self.faults, self.inject, ",".join(self.ahead)]
 
 
 def python_module(module: str) -> list[str]:

@@ -44,7 +44,6 @@ from workers.handover import (
     TASK_BYTES,
     TASK_MAGIC,
     Control,
-    SharedPage,
     Spent,
     Task,
     decode_control,
@@ -57,6 +56,7 @@ from workers.held import HeldResidents
 from workers.keep import KeptReply, ReplyKeep
 from workers.legrun import DESCRIPTORS_MAX, LEG_WORDS, Legs
 from workers.lifeline import end_with
+from workers.page import SharedPage
 from workers.shelf import Shelf
 from workers.station import BrokenDevice, Station
 from workers.streams import Streams, check_asked

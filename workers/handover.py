@@ -1,4 +1,4 @@
-"""What a node and its executor say to each other: the prefixes of tasks and answers, control words, the shared page.
+"""What a node and its executor say to each other: the prefixes of tasks and answers, and control words.
 
 Tasks and answers are a tenant's own frames behind a prefix, so nothing is decoded and encoded twice. All times are the
 system's monotonic clock, which both processes read. This module never sends. Read `workers/executor.py` for the one
@@ -8,8 +8,6 @@ end, `workers/shell.py` for the other.
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import struct
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -186,112 +184,3 @@ def decode_control(message: bytes) -> Control:
         return Control(str(word), int(number), tuple(map(str, models)), results, str(digest), int(nbytes), str(text))
     except (ValueError, TypeError, RecursionError):
         raise ProtocolError(_GARBLED) from None
-
-
-_HEARTBEAT: Final = 0
-_RUNNING: Final = 1
-_BEGAN: Final = 2
-_ANSWERED: Final = 3
-_REGISTERED: Final = 4
-_PINNED: Final = 5
-_PASSED: Final = 6
-_ASIDE: Final = 9  # _PASSED takes three
-
-
-class SharedPage:  # mutable: words of memory that two processes map
-    """One page per executor: it writes, its node reads. A word is written whole, since it is aligned."""
-
-    __slots__ = ("_map", "_words", "fd")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._map = mmap.mmap(fd, mmap.PAGESIZE, mmap.MAP_SHARED)
-        self._words = memoryview(self._map).cast("Q")
-
-    @classmethod
-    def create(cls) -> SharedPage:
-        """Makes the memory; it goes with the last process that maps it."""
-        fd = os.memfd_create("overspill-executor", os.MFD_CLOEXEC)
-        os.ftruncate(fd, mmap.PAGESIZE)
-        return cls(fd)
-
-    def close(self) -> None:
-        """Unmaps the page and closes its descriptor."""
-        if self.fd >= 0:
-            self._words.release()
-            self._map.close()
-            os.close(self.fd)
-            self.fd = -1
-
-    def beat(self) -> None:
-        """The executor shows that its threads run."""
-        self._words[_HEARTBEAT] += 1
-
-    def began(self, task_no: int, now_ns: int) -> None:
-        """The executor is about to run a task."""
-        self._words[_BEGAN] = now_ns
-        self._words[_RUNNING] = task_no
-
-    def answered(self, task_no: int) -> None:
-        """The tenant has the running task's final frame."""
-        self._words[_ANSWERED] = task_no
-
-    def ended(self) -> None:
-        """The node was told of the running task, whose number stays."""
-        self._words[_BEGAN] = 0
-
-    def aside(self, since_ns: int) -> None:
-        """Since then the executor is at what belongs to no task, such as the end of a stream; 0 when that is done."""
-        self._words[_ASIDE] = since_ns
-
-    def pinned(self, registered: int, nbytes: int) -> None:
-        """The executor has registered memory with its device so often, and so many bytes are now."""
-        self._words[_REGISTERED] = registered
-        self._words[_PINNED] = nbytes
-
-    def passed(self, card_bytes: int, host_bytes: int, fallbacks: int) -> None:
-        """The executor has given so many bytes to later steps, in its card's memory and in the host's."""
-        self._words[_PASSED] = card_bytes
-        self._words[_PASSED + 1] = host_bytes
-        self._words[_PASSED + 2] = fallbacks
-
-    @property
-    def passed_on(self) -> tuple[int, int, int]:
-        """What `passed` was last told."""
-        return self._words[_PASSED], self._words[_PASSED + 1], self._words[_PASSED + 2]
-
-    @property
-    def heartbeat(self) -> int:
-        """How many times the executor has shown a sign of life."""
-        return self._words[_HEARTBEAT]
-
-    @property
-    def running(self) -> tuple[int, int]:
-        """(task number or 0, when it began in monotonic nanoseconds)."""
-        began_ns = self._words[_BEGAN]
-        return self._words[_RUNNING] if began_ns else 0, began_ns
-
-    @property
-    def aside_ns(self) -> int:
-        """Since when it is at what belongs to no task, in monotonic nanoseconds; 0 while it is not."""
-        return self._words[_ASIDE]
-
-    @property
-    def begun_no(self) -> int:
-        """The last task that was begun. Tasks are begun in the order of their numbers."""
-        return self._words[_RUNNING]
-
-    @property
-    def answered_no(self) -> int:
-        """The last task whose final frame its tenant got straight from the executor."""
-        return self._words[_ANSWERED]
-
-    @property
-    def registered(self) -> int:
-        """How often it has registered memory with its device."""
-        return self._words[_REGISTERED]
-
-    @property
-    def pinned_bytes(self) -> int:
-        """How much of the tenants' memory is registered with its device."""
-        return self._words[_PINNED]

@@ -5,6 +5,8 @@ What follows stands in the tables of `workers/sentinel.py` and `workers/lifecycl
 
 from __future__ import annotations
 
+import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ProtocolError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from workers.repository import ModelSource
     from workers.settlement import Settlement, Shelves
 
+_log = logging.getLogger(__name__)
 COMING: Final = frozenset({ExecutorState.STARTING, ExecutorState.WARMING})
 
 
@@ -56,6 +59,7 @@ class ModelTalk:  # mutable: remembers libraries
         life.check_told(control)
         if control.word == "loading" and control.models:
             life.loading = control.models[0]
+            life.first_word_s = life.first_word_s or monotonic()
             self._spoke(ExecutorEvent.PROCESS_SPOKE)
         elif control.word == "libraries":
             self.libraries = control.models
@@ -64,11 +68,22 @@ class ModelTalk:  # mutable: remembers libraries
             self._shelves.loaded(control.loaded)
             if life.to_load == self._models():
                 life.warm = True
+                if state in COMING and self._machine.generation > 1:
+                    self._tell_of_start(life)
                 self._spoke(ExecutorEvent.PROCESS_SPOKE)
                 self._spoke(ExecutorEvent.MODELS_WARM)
                 self._settlement.executor_opened()
             else:
                 life.load(self._models())  # they changed while it loaded: only what is new is loaded now
+
+    def _tell_of_start(self, life: Life) -> None:
+        """What a start after a fault took, for whoever asks why requests waited. A standby is told of elsewhere."""
+        now = monotonic()
+        took_s, opened_s = now - life.spawned_s, life.first_word_s - life.spawned_s
+        _log.info(
+            "executor %d works as generation %d, %.3f s after its start (%.3f s until its first model)",
+            self._number, life.generation, took_s, opened_s,
+        )  # fmt: skip
 
     def _spoke(self, event: ExecutorEvent) -> None:
         if self._machine.state is not ExecutorState.READY:

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from workers.backends.base import Inputs
     from workers.card_rooms import CardRooms
     from workers.execution import LoadedModel
-    from workers.handover import SharedPage, Spent
+    from workers.handover import Spent
     from workers.legwords import Contents
+    from workers.page import SharedPage
 
 LEG_WORDS: Final = frozenset({"parcel", "leg", "returned"})
 DESCRIPTORS_MAX: Final = 2

@@ -62,8 +62,8 @@ class Life:  # mutable: alive, then reaped
         self.spawned_s = now
         self.ended = False
         """It is reaped."""
-        self.faulted = False
-        """It has said that its device's context is broken, or the kernel is ending it: it begins nothing any more."""
+        self.first_word_s = 0.0
+        """When it spoke of its first model: its device is open by then. 0 before that."""
         self._reactor = reactor
         self._watch = Watch(now)
         self._canary = Canary(now) if settings.device != "cpu" else None
@@ -167,10 +167,15 @@ class Life:  # mutable: alive, then reaped
             if task_no <= begun_no and task_no != answered_no:
                 settlement.lost(job, self.why, answered=False, early=True)
 
-    def unbegun(self) -> list[tuple[int, Job]]:
-        """The tasks that it has not begun, by number."""
+    def shut(self) -> None:
+        """Ends it, however long the kernel takes for that: from here on it begins nothing."""
+        self.child.page.shut()
+        self.child.kill()
+
+    def unbegun(self, in_hand: dict[int, Job]) -> list[tuple[int, Job]]:
+        """Those of its tasks that it has not begun, by number. Once it is shut, they are nobody's."""
         begun_no = self.child.page.begun_no
-        return [(no, job) for no, job in self.in_hand.items() if no > begun_no and not job.resend]
+        return [(no, job) for no, job in in_hand.items() if no > begun_no and not job.resend]
 
     def _message(self, message: bytes) -> bool:
         if message == _PROBED and self._canary is not None:
@@ -185,7 +190,6 @@ class Life:  # mutable: alive, then reaped
     def _look_whether_it_ends(self) -> None:
         how = "" if self.ended else self.child.ending()
         if how:
-            self.faulted = True
             self.why = self.why or how
             self._on_end(self)
 

@@ -1,7 +1,9 @@
 """The lives of an executor that its standby has replaced, until each is reaped and its tasks are settled.
 
-Until the kernel says that a process is gone, it may still write to the slots of its tasks: they stay out of use until
-then. Meanwhile the standby works. Read `workers/shell.py` for who replaces whom.
+Until the kernel says that a process is gone, it may still write to the slots of the tasks that it had begun: they stay
+out of use until then. What it had not begun it will not begin, from the moment that its page is shut, and runs
+elsewhere at once: the kernel may take a third of a second to let a process go that waits for its driver. Meanwhile the
+standby works. Read `workers/shell.py` for who replaces whom.
 """
 
 from __future__ import annotations
@@ -19,13 +21,23 @@ if TYPE_CHECKING:
 
 
 class Parted:  # mutable: lives come and go
-    """The replaced lives of one executor. `held` is called when the device's memory stays held by one that ended."""
+    """The replaced lives of one executor. `held` is called when the device's memory stays held by one that ended,
+    `cleared` when nothing is left of any of them."""
 
-    def __init__(self, settlement: Settlement, seat: Seat, held: Callable[[str], None]) -> None:
+    def __init__(
+        self, settlement: Settlement, seat: Seat, held: Callable[[str], None], cleared: Callable[[], None]
+    ) -> None:
         self.lives: list[Life] = []
+        self._leaving = 0
         self._settlement = settlement
         self._seat = seat
         self._held = held
+        self._cleared = cleared
+
+    @property
+    def clear(self) -> bool:
+        """Whether nothing is left of any, on the device neither."""
+        return self._leaving == 0
 
     def fence(self, desk: ExecutorDesk, life: Life) -> None:
         """It is reaped, and nothing has replaced it yet."""
@@ -36,19 +48,22 @@ class Parted:  # mutable: lives come and go
         """It has been replaced: it is killed, if it still lives."""
         _take_all_back(desk, life)
         self.lives.append(life)
+        self._leaving += 1
         if life.ended:
             self.ended(life)
-            return
-        life.child.kill()
-        life.give_up(desk, self._settlement)
-        self.give_back(life)
+        else:
+            self.end(desk, life)
 
-    def give_back(self, life: Life) -> None:
-        """What it has not begun it will not begin, by its own word or the kernel's, and need not wait for its end: 60
-        ms and more, where a driver has to take its context down."""
-        unbegun = life.unbegun() if life.faulted and life in self.lives else []
+    def end(self, desk: ExecutorDesk, life: Life) -> None:
+        """Ends a life, replaced or not. Whoever waits for what it had begun may know, and the rest is free to run."""
+        life.shut()
+        life.give_up(desk, self._settlement)
+        unbegun = life.unbegun(life.in_hand if life.replaced else desk.in_hand)
         for task_no, job in unbegun:
-            del life.in_hand[task_no]
+            if life.replaced:
+                del life.in_hand[task_no]
+            else:
+                desk.take_back(task_no, monotonic())
             self._settlement.came_back(job)
         if unbegun:
             self._settlement.executor_opened()  # its standby, or another one, may run it now
@@ -61,13 +76,16 @@ class Parted:  # mutable: lives come and go
         self._seat.clear(life.child.pid, self._is_clear)
 
     def _is_clear(self, free: bool) -> None:
+        self._leaving -= 1
         if not free:
             self._held("the memory of a process that ended is still held")
+        elif self.clear:
+            self._cleared()
 
 
 def _settle(life: Life, settlement: Settlement) -> None:
     """The process is gone, so nobody writes for its tasks any more: one is lost, the others never ran."""
-    lost, unbegun = life.lost(), life.unbegun()
+    lost, unbegun = life.lost(), life.unbegun(life.in_hand)
     life.child.close()
     for job, answered in lost:
         settlement.lost(job, life.why, answered=answered)

@@ -52,7 +52,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._reactor, self._settings = reactor, settings
         self._models, self._settlement, self._shelves = models, settlement, shelves
         self._life: Life | None = None
-        self._parted = Parted(settlement, seat, self.bar_device)
+        self._parted = Parted(settlement, seat, self.bar_device, self._room_again)
         self._last_pid = self._task_no = 0
         self._talk = ModelTalk(desk.number, self.machine, models, settlement, shelves, self.handle)
         self.pauses = Pauses(reactor, seat, self.name, self.machine, self.handle)
@@ -153,11 +153,8 @@ class ExecutorShell:  # mutable: a process, then the next one
     def _loss(self, event: ExecutorEvent) -> ExecutorEvent:
         """The event for a process that is lost: another one where a standby may follow it at once."""
         standby = self.standby.life if self.standby.ready else None
-        if (
-            standby is None
-            or self.machine.state is not ExecutorState.READY
-            or not self.machine.may_promote(monotonic())
-        ):
+        may = self.machine.state is ExecutorState.READY and self.machine.may_promote(monotonic())
+        if standby is None or not may:
             return event
         warm = standby.warm and standby.to_load == self._models()
         return ExecutorEvent.WARM_STANDBY if warm else ExecutorEvent.BARE_STANDBY
@@ -193,7 +190,6 @@ class ExecutorShell:  # mutable: a process, then the next one
         return False
 
     def _faulted(self, life: Life, code: int) -> None:
-        life.faulted = True
         why = f"met CUDA error {code} ({self.seat.fault_name(code)}), which ends its context"
         if life is self._life and self.machine.state is not ExecutorState.FENCING:
             self.stuck(why)
@@ -204,7 +200,6 @@ class ExecutorShell:  # mutable: a process, then the next one
         if life is self._life and self.machine.state is ExecutorState.READY:
             self.stuck(life.why)
         life.give_up(self.desk, self._settlement)
-        self._parted.give_back(life)
 
     def _exited(self, life: Life) -> None:
         self._last_pid = life.child.pid
@@ -224,12 +219,12 @@ class ExecutorShell:  # mutable: a process, then the next one
             _log.warning("%s (generation %d) %s", self.name, life.generation, life.why)
 
     def _new_life(self, generation: int) -> Life | None:
-        settings = replace(self._settings, generation=generation, device=self.seat.word)
+        settings = replace(self._settings, generation=generation, device=self.seat.word, ahead=self._talk.libraries)
         try:
             return Life(self._reactor, settings, monotonic(), self._message, self._ending, self._exited)
         except OSError as error:
             _log.warning("%s cannot be started and is tried again: %s", self.name, error.strerror)
-            return None
+        return None
 
     def _spawn(self) -> None:
         self._life = life = self._new_life(self.machine.generation)
@@ -240,6 +235,12 @@ class ExecutorShell:  # mutable: a process, then the next one
 
     def _open(self) -> None:
         self.desk.open = True
+        if self._parted.clear:
+            self.standby.start_soon(self.machine.backoff_s)
+
+    def _room_again(self) -> None:
+        """Nothing is left of those that were replaced: what waited for their memory, or for the driver, goes on."""
+        self.tell(Control("pin", 1))
         self.standby.start_soon(self.machine.backoff_s)
 
     def _shut(self) -> None:
@@ -248,8 +249,7 @@ class ExecutorShell:  # mutable: a process, then the next one
 
     def _kill(self) -> None:
         if self._life is not None:
-            self._life.child.kill()
-            self._life.give_up(self.desk, self._settlement)
+            self._parted.end(self.desk, self._life)
 
     def _fence(self) -> None:
         life, self._life = self._life, None
@@ -267,6 +267,8 @@ class ExecutorShell:  # mutable: a process, then the next one
     def _promote(self) -> None:
         self._life = life = self.standby.take()
         self.machine.generation = life.generation
+        if not self._parted.clear:
+            life.tell(Control("pin", 0))
         life.spawned_s = monotonic()  # what it has not loaded yet is given the time of a start from here
         _log.warning("%s goes on as generation %d, its standby", self.name, life.generation)
         if self.machine.state is ExecutorState.WARMING:
@@ -281,9 +283,6 @@ class ExecutorShell:  # mutable: a process, then the next one
         self._settlement.executors_changed()
         self.pauses.bar()
 
-    def _ask_exit(self) -> None:
-        self.tell(Control("exit"))
-
 
 _CARRY_OUT: dict[Command, Callable[[ExecutorShell], None]] = {
     Command.SPAWN: ExecutorShell._spawn,
@@ -296,5 +295,5 @@ _CARRY_OUT: dict[Command, Callable[[ExecutorShell], None]] = {
     Command.PROMOTE: ExecutorShell._promote,
     Command.WAIT: ExecutorShell._wait,
     Command.BAR: ExecutorShell._bar,
-    Command.ASK_EXIT: ExecutorShell._ask_exit,
+    Command.ASK_EXIT: lambda shell: shell.tell(Control("exit")),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -21,7 +22,7 @@ from workers.backends.pools import trim_pools
 from workers.card_rooms import CardRooms
 from workers.cuda.faults import CudaClass, read_faults
 from workers.cuda.pinning import Pins
-from workers.device import CODE_OUT_OF_MEMORY, DeviceError, open_device
+from workers.device import CODE_OUT_OF_MEMORY, CPU, DeviceError, open_device
 from workers.handover import Control, encode_control
 from workers.inject import Injector, read_injections
 
@@ -64,12 +65,17 @@ class Station:  # mutable: owns the device's context and what is pinned
 
     def __init__(self, settings: Settings) -> None:
         self._book = read_faults(settings.faults)
+        # A driver takes a fifth of a second to make a context, and keeps no interpreter meanwhile.
+        libraries = settings.ahead if settings.device != CPU else ()
+        ahead = threading.Thread(target=self.prepare, args=(libraries,), name="importing", daemon=True)
+        ahead.start()
         try:
             self._device = open_device(settings.device)
             if self._device is not None:
                 self._device.probe()
         except DeviceError as error:
             raise BrokenDevice(error) from None
+        ahead.join()  # a model must not see a library half imported, and its own import tells best what is wrong
         self._pins = Pins(self._device, settings.pinned_bytes_max) if self._device is not None else None
         self.rooms = CardRooms(self._device) if self._device is not None else None
         injections = read_injections(settings.inject)
@@ -106,6 +112,9 @@ class Station:  # mutable: owns the device's context and what is pinned
         elif control.word == "probe":
             self.look(probe=True)
             tell(Control("probed"))
+        elif control.word == "pin":
+            if self._pins is not None:
+                self._pins.waiting = control.number == 0
         elif control.word == "prepare":
             self.prepare(control.models)
             tell(Control("prepared"))

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from fabric.frame import RequestFrame
     from workers.execution import LoadedModel
     from workers.finals import Finals
-    from workers.handover import SharedPage, Task
+    from workers.handover import Task
     from workers.keep import ReplyKeep
+    from workers.page import SharedPage
     from workers.station import Station
 
 STREAMS_MAX: Final = 256

@@ -16,8 +16,9 @@ from workers.backends.base import Inputs
 from workers.child import Settings
 from workers.execution import LoadedModel
 from workers.executor import Executor
-from workers.handover import Control, SharedPage
+from workers.handover import Control
 from workers.modelconfig import read_config
+from workers.page import SharedPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

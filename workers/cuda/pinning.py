@@ -31,7 +31,7 @@ def block_of(offset: int, nbytes: int) -> tuple[int, int]:
 class Pins:  # mutable: the blocks of all arenas
     """What one executor has pinned. Methods may raise DeviceError when the context is broken."""
 
-    __slots__ = ("_arenas", "_blocks", "_budget_bytes", "_device", "pinned_bytes", "refused", "registered")
+    __slots__ = ("_arenas", "_blocks", "_budget_bytes", "_device", "pinned_bytes", "refused", "registered", "waiting")
 
     def __init__(self, device: Device, budget_bytes: int) -> None:
         self._device = device
@@ -43,6 +43,9 @@ class Pins:  # mutable: the blocks of all arenas
         """How often memory was registered: it grows with new slots, never with requests to known ones."""
         self.refused = 0
         """Places that were not pinned for want of budget."""
+        self.waiting = False
+        """Nothing more is pinned for now: the driver is taking another context down, and may keep whoever asks it for
+        more than a launch or a copy waiting for as long."""
 
     def adopt(self, tenant_no: int, address: int, nbytes: int) -> None:
         """A tenant's arena is mapped."""
@@ -56,7 +59,7 @@ class Pins:  # mutable: the blocks of all arenas
         address, whole = self._arenas[tenant_no]
         start, size = block_of(offset, nbytes)
         blocks = self._blocks[tenant_no]
-        if any(at <= start and start + size <= at + length for at, length in blocks.items()):
+        if self.waiting or any(at <= start and start + size <= at + length for at, length in blocks.items()):
             return
         size = min(size, whole - start)
         inside = [at for at in blocks if start <= at < start + size]

@@ -76,6 +76,7 @@ class Watcher:  # mutable: remembers what it told
             with suppress(OverseerError):  # told below
                 if all(holder.pid != pid for holder in overseer.holders(uuid)):
                     self._awaited.discard((uuid, pid))
+                    self._look_at(overseer, uuid)  # what is free now, before somebody looks whether it is enough
                     self._tell(Word("free", uuid, pid))
         now = time.monotonic()
         if now >= self._look_at_s:

@@ -1,8 +1,6 @@
-"""What node and executor say to each other survives the way, and the shared page keeps its words apart."""
+"""What node and executor say to each other survives the way."""
 
 from __future__ import annotations
-
-import os
 
 from fabric.frame import Load
 from workers.handover import (
@@ -13,7 +11,6 @@ from workers.handover import (
     TASK_MAGIC,
     Control,
     Loaded,
-    SharedPage,
     Spent,
     Task,
     decode_control,
@@ -44,24 +41,3 @@ def test_done() -> None:
 def test_control() -> None:
     control = Control("ready", 4, ("a", "b"), (Loaded("a", (1, 2)), Loaded("b", refused="why “so”")))
     assert decode_control(encode_control(control)) == control
-
-
-def test_shared_page() -> None:
-    page = SharedPage.create()
-    other = SharedPage(os.dup(page.fd))
-    try:
-        page.beat()
-        page.began(7, 1 << 60)
-        assert (other.heartbeat, other.running, other.answered_no) == (1, (7, 1 << 60), 0)
-        page.answered(7)
-        page.pinned(3, 1 << 30)
-        page.ended()
-        assert (other.running[0], other.answered_no) == (0, 7)
-        assert (other.registered, other.pinned_bytes) == (3, 1 << 30)
-        page.aside(1 << 61)
-        assert (other.aside_ns, other.running[0]) == (1 << 61, 0)
-        page.aside(0)
-        assert other.aside_ns == 0
-    finally:
-        page.close()
-        other.close()

@@ -15,27 +15,28 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """A life that has begun task 1 and not the others; `faulted` says that it begins nothing any more."""
+    """A life that has begun task 1 and not the others."""
 
     def __init__(self) -> None:
         self.in_hand: dict[int, Job] = {}
-        self.faulted = self.ended = self.replaced = False
+        self.ended = self.replaced = False
         self.why = "was ended by signal 9"
         self.child = self
         self.pid = 5
-        self.killed = 0
+        self.shuts = 0
 
-    def kill(self) -> None:
-        self.killed += 1
+    def shut(self) -> None:
+        self.shuts += 1
 
     def close(self) -> None:
         self.in_hand.clear()
 
     def give_up(self, _desk: ExecutorDesk, _settlement: Settlement) -> None:
-        assert self.replaced
+        assert self.shuts, "until then it might begin one more"
 
-    def unbegun(self) -> list[tuple[int, Job]]:
-        return [(number, job) for number, job in self.in_hand.items() if number > 1]
+    def unbegun(self, in_hand: dict[int, Job]) -> list[tuple[int, Job]]:
+        assert self.shuts, "until then it might begin one"
+        return [(number, job) for number, job in in_hand.items() if number > 1]
 
     def lost(self) -> list[tuple[Job, bool]]:
         return [(job, False) for number, job in self.in_hand.items() if number == 1]
@@ -44,7 +45,9 @@ class Process:
 class Scene:
     def __init__(self) -> None:
         self.process, self.told = Process(), list[str]()
-        self.parted = Parted(cast("Settlement", self), cast("Seat", self), self.told.append)
+        settlement, seat = cast("Settlement", self), cast("Seat", self)
+        self.parted = Parted(settlement, seat, self.told.append, lambda: self.told.append("clear"))
+        self.is_free: Any = None
         self.desk = ExecutorDesk(0)
         for number in (1, 2, 3):
             self.desk.in_hand[number] = cast("Job", JobStandIn(number))
@@ -63,7 +66,7 @@ class Scene:
         self.told.append("fed")
 
     def clear(self, _pid: int, then: Any) -> None:
-        then(True)  # noqa: FBT003 - the answer itself
+        self.is_free = then
 
 
 class JobStandIn:
@@ -73,29 +76,40 @@ class JobStandIn:
         self.number = number
 
 
-def test_one_that_is_killed_gives_back_once_the_kernel_ends_it() -> None:
+def test_one_that_is_replaced_gives_back_what_it_had_not_begun_at_once() -> None:
     scene = Scene()
     scene.parted.add(scene.desk, scene.life)
-    assert (scene.process.killed, scene.told, scene.desk.in_hand) == (1, [], {}), "it might begin one yet"
-    scene.process.faulted = True
-    scene.parted.give_back(scene.life)
+    assert (scene.process.shuts, scene.desk.in_hand) == (1, {})
     assert scene.told == ["2 came back", "3 came back", "fed"]
-    scene.parted.give_back(scene.life)
     scene.parted.ended(scene.life)
     assert scene.told[3:] == ["1 lost", "fed"]
-    scene.parted.give_back(scene.life)
-    assert len(scene.told) == 5
 
 
-def test_one_that_said_so_itself_gives_back_at_once() -> None:
+def test_one_that_nothing_replaces_keeps_only_what_it_had_begun() -> None:
     scene = Scene()
-    scene.process.faulted = True
-    scene.parted.add(scene.desk, scene.life)
+    scene.parted.end(scene.desk, scene.life)
     assert scene.told == ["2 came back", "3 came back", "fed"]
+    assert list(scene.desk.in_hand) == [1]
+    scene.parted.fence(scene.desk, scene.life)
+    assert scene.told[3:] == ["1 lost"]
 
 
-def test_one_that_is_not_replaced_keeps_its_tasks() -> None:
+def test_the_device_is_clear_once_the_last_of_them_holds_nothing_of_it() -> None:
+    scene, others = Scene(), Process()
+    scene.parted.add(scene.desk, scene.life)
+    scene.parted.add(scene.desk, cast("Life", others))
+    for life in (scene.life, cast("Life", others)):
+        scene.parted.ended(life)
+        assert not scene.parted.clear
+        scene.is_free(free=True)
+    assert scene.parted.clear
+    assert scene.told.count("clear") == 1
+    assert scene.told[-1] == "clear"
+
+
+def test_memory_that_stays_held_is_told_and_not_called_clear() -> None:
     scene = Scene()
-    scene.process.faulted = True
-    scene.parted.give_back(scene.life)
-    assert scene.told == []
+    scene.parted.add(scene.desk, scene.life)
+    scene.parted.ended(scene.life)
+    scene.is_free(free=False)
+    assert scene.told[-1] == "the memory of a process that ended is still held"

@@ -14,9 +14,10 @@ from workers.backends.base import Inputs
 from workers.child import Settings
 from workers.execution import LoadedModel
 from workers.finals import Finals
-from workers.handover import SharedPage, Task
+from workers.handover import Task
 from workers.keep import ReplyKeep
 from workers.modelconfig import read_config
+from workers.page import SharedPage
 from workers.station import Station
 from workers.streams import IDLE_NS, Streams, check_asked
 

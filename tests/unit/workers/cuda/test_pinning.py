@@ -50,6 +50,17 @@ def test_small_places_are_left_alone(device: FakeDevice) -> None:
     assert device.pinned == {}
 
 
+def test_nothing_is_pinned_while_the_driver_is_busy_with_another_context(device: FakeDevice) -> None:
+    pins = Pins(device, ARENA)
+    pins.adopt(1, AT, ARENA)
+    pins.waiting = True
+    pins.need(1, 0, 4 << 20)
+    assert (device.pinned, pins.refused) == ({}, 0)
+    pins.waiting = False
+    pins.need(1, 0, 4 << 20)
+    assert device.pinned == {AT: 4 << 20}
+
+
 def test_a_larger_slot_replaces_the_blocks_inside_it(device: FakeDevice) -> None:
     pins = Pins(device, ARENA)
     pins.adopt(1, AT, ARENA)

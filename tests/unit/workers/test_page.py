@@ -1,0 +1,58 @@
+"""The page that node and executor share keeps its words apart, and once it is shut nothing is begun any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from workers.page import SharedPage
+
+BEGINS = """
+import sys
+from workers.page import SharedPage
+page = SharedPage(int(sys.argv[1]))
+for task_no in range(1, 1 << 60):
+    page.began(task_no, 1)
+    page.answered(task_no)
+    if task_no == 100:
+        print(flush=True)
+"""
+ROUNDS = 3
+
+
+def test_words() -> None:
+    page = SharedPage.create()
+    other = SharedPage(os.dup(page.fd))
+    try:
+        page.beat()
+        page.began(7, 1 << 60)
+        assert (other.heartbeat, other.running, other.answered_no) == (1, (7, 1 << 60), 0)
+        page.answered(7)
+        page.pinned(3, 1 << 30)
+        page.ended()
+        assert (other.running[0], other.answered_no) == (0, 7)
+        assert (other.registered, other.pinned_bytes) == (3, 1 << 30)
+        page.aside(1 << 61)
+        assert (other.aside_ns, other.running[0]) == (1 << 61, 0)
+        page.aside(0)
+        assert other.aside_ns == 0
+    finally:
+        page.close()
+        other.close()
+
+
+def test_what_was_not_begun_when_the_page_was_shut_never_is() -> None:
+    for _ in range(ROUNDS):
+        page = SharedPage.create()
+        command = [sys.executable, "-c", BEGINS, str(page.fd)]
+        with subprocess.Popen(command, pass_fds=(page.fd,), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            page.shut()
+            os.sched_yield()  # a system call, as a kill is
+            begun_no = page.begun_no
+            assert process.wait(20) == -signal.SIGKILL, "by itself"
+        assert page.answered_no <= begun_no
+        page.close()
