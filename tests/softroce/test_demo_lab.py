@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def possible() -> None:
-    if not own.own_device() and (why := lab.unavailable()):
+    if not own.own_device() and (why := lab.unavailable() or lab.other_python()):
         pytest.skip(why)
 
 

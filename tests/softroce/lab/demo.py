@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fabric.errors import Unavailable
 from tests.softroce.lab.cache import LabError
 from tests.softroce.lab.dispatch import LEASE
-from tests.softroce.lab.lab import ROOT, unavailable
+from tests.softroce.lab.lab import ROOT, other_python, unavailable
 from tests.softroce.lab.own import own_device
 from tests.softroce.lab.scene import NODES, Guests, Own, Stage
 
@@ -75,7 +75,7 @@ def _stage() -> Stage:
     if device := own_device():
         _tell(f"using this machine's RDMA device {device} in place of guests")
         return Own(device)
-    if reason := unavailable():
+    if reason := unavailable() or other_python():
         raise LabError(reason)
     _tell("starting two guests (the first time they are built, which takes some minutes)")
     return Guests()

@@ -105,9 +105,20 @@ class Lab:
 
 def _compile(root: Path) -> None:
     """Compiles what the guests will import, where both Pythons are alike: emulated, it takes long."""
-    if sys.version_info[:2] == tuple(map(int, packages.BOOKWORM.python.split("."))):
+    if not other_python():
         for name in ("fabric", "workers", "router", "discovery", "overspill", "tests/contract", "tests/softroce"):
             compileall.compile_dir(root / name, quiet=2)
+
+
+def other_python(version: tuple[int, int] = sys.version_info[:2]) -> str:
+    """Why guests of Debian 12 cannot import the packages of this environment, as the demo does; empty if they can."""
+    theirs = packages.BOOKWORM.python
+    if version == tuple(map(int, theirs.split("."))):
+        return ""
+    return (
+        f"its guests have Python {theirs} and import numba from .venv, which is of Python {version[0]}.{version[1]}: "
+        f"take .venv away, then run `make demo PYTHON=python{theirs} ARGS=--lab`"
+    )
 
 
 def follow(process: Process, timeout_s: float) -> tuple[int, list[str]]:

@@ -12,6 +12,7 @@ import pytest
 from tests.softroce.conftest import in_short_form
 from tests.softroce.lab.cache import LabError, key_of
 from tests.softroce.lab.kernel import Modules, initramfs, vmlinux
+from tests.softroce.lab.lab import other_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,3 +95,8 @@ def test_the_short_form_is_short() -> None:
     assert not in_short_form("test_many_at_once[events2-blocking]")
     assert not in_short_form("test_killed_after_send[events2-blocking-300000-die_reply]")
     assert not in_short_form("test_each_byte[events2-async]")
+
+
+def test_packages_of_another_python_are_not_given_to_guests() -> None:
+    assert other_python((3, 11)) == ""
+    assert "of Python 3.13: take .venv away, then run `make demo PYTHON=python3.11 ARGS=--lab`" in other_python((3, 13))
