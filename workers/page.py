@@ -21,6 +21,7 @@ _PINNED: Final = 5
 _PASSED: Final = 6
 _ASIDE: Final = 9  # _PASSED takes three
 _SHUT: Final = 10
+_HIGHEST: Final = 11
 
 
 class SharedPage:  # mutable: words of memory that two processes map
@@ -57,6 +58,8 @@ class SharedPage:  # mutable: words of memory that two processes map
         somebody else's by then, and the node kills this process anyway."""
         self._words[_BEGAN] = now_ns
         self._words[_RUNNING] = task_no
+        # One of a batch may be looked at by itself when those after it have run.
+        self._words[_HIGHEST] = max(self._words[_HIGHEST], task_no)
         if self._words[_SHUT]:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -111,8 +114,9 @@ class SharedPage:  # mutable: words of memory that two processes map
 
     @property
     def begun_no(self) -> int:
-        """The last task that was begun. Tasks are begun in the order of their numbers."""
-        return self._words[_RUNNING]
+        """The highest task that was begun, and with it all before it. It never falls, so that what somebody was told
+        of a task stays true."""
+        return self._words[_HIGHEST]
 
     @property
     def answered_no(self) -> int:

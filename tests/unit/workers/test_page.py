@@ -43,6 +43,16 @@ def test_words() -> None:
         other.close()
 
 
+def test_what_has_begun_in_a_batch_stays_begun_while_one_of_it_is_looked_at_by_itself() -> None:
+    page = SharedPage.create()
+    try:
+        page.began(7, 1)
+        page.began(5, 2)  # one that could not run with 6 and 7, which have run
+        assert (page.running, page.begun_no) == ((5, 2), 7)
+    finally:
+        page.close()
+
+
 def test_what_was_not_begun_when_the_page_was_shut_never_is() -> None:
     for _ in range(ROUNDS):
         page = SharedPage.create()
