@@ -40,6 +40,8 @@ LEADS: Final = 8
 """Flag of an answer: it counts the run. All requests but one of a batch come without it."""
 PASSED: Final = 16
 """Flag of an answer: it is none, but a leg of an ensemble has run, and what follows says what it gives to the next."""
+HEAVY_LIBRARIES: Final = ("cupy", "torch", "onnxruntime", "tensorrt", "numba", "scipy")
+"""Libraries whose import takes long enough that a standby should have done it: 0.3 to 3 s each were seen."""
 _U32_MAX: Final = 0xFFFF_FFFF
 _GARBLED: Final = "wrote what is no message to its node; look which of its models writes to descriptors of others"
 

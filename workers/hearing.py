@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ProtocolError
+from workers.handover import HEAVY_LIBRARIES
 from workers.sentinel import ExecutorEvent, ExecutorMachine, ExecutorState
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class ModelTalk:  # mutable: remembers libraries
             life.first_word_s = life.first_word_s or monotonic()
             self._spoke(ExecutorEvent.PROCESS_SPOKE)
         elif control.word == "libraries":
-            self.libraries = control.models
+            # It goes to the next one's command line: what a model has written there must not keep that from starting.
+            self.libraries = tuple(name for name in HEAVY_LIBRARIES if name in control.models)
         elif control.word == "ready":
             life.loading, life.anew = "", False
             self._shelves.loaded(control.loaded)
@@ -79,7 +81,7 @@ class ModelTalk:  # mutable: remembers libraries
     def _tell_of_start(self, life: Life) -> None:
         """What a start after a fault took, for whoever asks why requests waited. A standby is told of elsewhere."""
         now = monotonic()
-        took_s, opened_s = now - life.spawned_s, life.first_word_s - life.spawned_s
+        took_s, opened_s = now - life.spawned_s, (life.first_word_s or now) - life.spawned_s
         _log.info(
             "executor %d works as generation %d, %.3f s after its start (%.3f s until its first model)",
             self._number, life.generation, took_s, opened_s,

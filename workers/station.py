@@ -23,7 +23,7 @@ from workers.card_rooms import CardRooms
 from workers.cuda.faults import CudaClass, read_faults
 from workers.cuda.pinning import Pins
 from workers.device import CODE_OUT_OF_MEMORY, CPU, DeviceError, open_device
-from workers.handover import Control, encode_control
+from workers.handover import HEAVY_LIBRARIES, Control, encode_control
 from workers.inject import Injector, read_injections
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from fabric.memory.arena import Arena
     from workers.child import Settings
     from workers.device import Device
-
-HEAVY_LIBRARIES: Final = ("cupy", "torch", "onnxruntime", "tensorrt", "numba", "scipy")
-"""Libraries whose import takes long enough that a standby should have done it: 0.3 to 3 s each were seen."""
 
 
 BROKEN_EXIT: Final = 70
