@@ -63,8 +63,8 @@ class Standby:  # mutable: a process, then the next one
 
     @property
     def ready(self) -> bool:
-        """Whether it can follow now."""
-        return self.life is not None and (self.life.warm or self.life.bare)
+        """Whether it can follow now: it is up, and nothing is known that will end it."""
+        return self.life is not None and not self.life.why and (self.life.warm or self.life.bare)
 
     @property
     def loading(self) -> bool:
