@@ -238,10 +238,10 @@ class Node:  # mutable: owns all processes, sockets and timers of the node
             self._reactor.call_later(DRAIN_LOOK_S, lambda: self._await_idle(leaving))
 
     def _give_up(self) -> None:
-        self._reception.give_up_waiting(Draining("the node has no time left to drain; ask another one", Fate.NEVER_RAN))
         self._crew.stop()  # first, so that what is killed is not started again
+        self._crew.kill()  # then, for what an executor had not begun waits again after it
+        self._reception.give_up_waiting(Draining("the node has no time left to drain; ask another one", Fate.NEVER_RAN))
         self._finish()
-        self._crew.kill()
 
     def _finish(self) -> None:
         if self._finishing:

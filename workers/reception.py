@@ -69,8 +69,10 @@ class Reception:  # mutable: the node's requests
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and no executor has anything in hand."""
-        return not self._admission.waiting and not any(desk.in_hand for desk in self._admission.desks)
+        """Whether nothing waits and no executor has anything in hand, nor one that was replaced and is not gone."""
+        in_hand = any(desk.in_hand for desk in self._admission.desks)
+        owed = any(life.in_hand for shell in self.crew.shells for life in shell.lives)
+        return not (self._admission.waiting or in_hand or owed)
 
     # What the local wire calls.
 

@@ -127,7 +127,7 @@ class ExecutorShell:  # mutable: a process, then the next one
         """Ends whatever process of it still lives; what follows stands in the table."""
         self.standby.stop()
         if self._life is not None:
-            self.handle(ExecutorEvent.FOUND_STUCK)
+            self.stuck("was ended, for its node could not wait for it")
 
     def look(self, now: float) -> None:
         """Looks for a process that stopped, hangs, or does not come up."""
