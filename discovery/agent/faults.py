@@ -32,6 +32,10 @@ class Fault(Enum):
     NEEDS_TLS = "it speaks HTTPS there; give consul:https://HOST:PORT?ca=FILE"
     NO_TLS = "it speaks plain HTTP there; give consul:http://HOST:PORT, or the agent's HTTPS port"
     UNTRUSTED = "its certificate is signed by no authority that is trusted here; give the cluster's with ca=FILE"
+    NOT_STRICT = (
+        "its certificate, or its authority's, lacks what Python asks of one from 3.13 on (RFC 5280: key identifiers,"
+        " key usage); issue both anew, as `consul tls` does"
+    )
     WRONG_NAME = (
         "its certificate names another host; connect by the name that it holds (agents hold localhost and 127.0.0.1)"
     )
@@ -124,6 +128,7 @@ _RAISED: tuple[tuple[str, Fault], ...] = (
     (r"WRONG_VERSION_NUMBER|HTTP_REQUEST|record layer failure|packet length too long", Fault.NO_TLS),
     (r"Hostname mismatch|doesn't match|IP address mismatch", Fault.WRONG_NAME),
     (r"certificate has expired|not yet valid", Fault.EXPIRED),
+    (r"CERTIFICATE_VERIFY_FAILED.*(Key Identifier|key usage|Basic Constraints|name empty)", Fault.NOT_STRICT),
     (r"CERTIFICATE_VERIFY_FAILED", Fault.UNTRUSTED),
     (r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE|HANDSHAKE_FAILURE|UNKNOWN_CA|ALERT_", Fault.NEEDS_CERT),
     (r"invalid path|Could not find the TLS|no certificate or crl|PEM lib|KEY_VALUES_MISMATCH", Fault.BAD_FILE),

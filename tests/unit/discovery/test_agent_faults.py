@@ -66,6 +66,8 @@ def test_answers(status: int, body: str, fault: Fault | None) -> None:
         ("SSLError: … [SSL: CERTIFICATE_VERIFY_FAILED] … certificate has expired", Fault.EXPIRED),
         ("SSLError: … [SSL: CERTIFICATE_VERIFY_FAILED] … Hostname mismatch", Fault.WRONG_NAME),
         ("SSLError: … [SSL: CERTIFICATE_VERIFY_FAILED] … self-signed certificate", Fault.UNTRUSTED),
+        ("SSLError: … [SSL: CERTIFICATE_VERIFY_FAILED] … Missing Authority Key Identifier", Fault.NOT_STRICT),
+        ("SSLError: … [SSL: CERTIFICATE_VERIFY_FAILED] … CA cert does not include key usage", Fault.NOT_STRICT),
         ("SSLError: … [SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] …", Fault.NEEDS_CERT),
         ("ConnectionError: … BadStatusLine: \x16\x03", Fault.NOT_HTTP),
         ("ChunkedEncodingError: … IncompleteRead(2 bytes read, 98 more expected)", Fault.RESET),
