@@ -86,6 +86,7 @@ class Parted:  # mutable: lives come and go
 def _settle(life: Life, settlement: Settlement) -> None:
     """The process is gone, so nobody writes for its tasks any more: one is lost, the others never ran."""
     lost, unbegun = life.lost(), life.unbegun(life.in_hand)
+    life.in_hand.clear()  # until the garbage collector comes it would hold the memory of their tenants
     life.child.close()
     for job, answered in lost:
         settlement.lost(job, life.why, answered=answered)

@@ -29,7 +29,7 @@ class Process:
         self.shuts += 1
 
     def close(self) -> None:
-        self.in_hand.clear()
+        assert self.in_hand == {}, "its tenants' memory would stay until the garbage collector comes"
 
     def give_up(self, _desk: ExecutorDesk, _settlement: Settlement) -> None:
         assert self.shuts, "until then it might begin one more"
