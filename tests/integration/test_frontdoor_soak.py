@@ -218,6 +218,12 @@ def test_nothing_grows(soaked: Front) -> None:
         seen.append(measured(front))
     wait_until(lambda: all(measured(front)[name][1] <= files + 4 for name, (_, files, _) in before.items()), 30)
     after = measured(front)
+    for name in before:  # for -rP
+        rows = (
+            f"{nbytes / 1e6:.1f} MB, {files} descriptors, {threads} threads"
+            for nbytes, files, threads in (each[name] for each in (*seen, after))
+        )
+        sys.stdout.write(f"{name}: {'; '.join(rows)}\n")
     for name, (bytes_before, _, threads_before) in before.items():
         assert after[name][2] <= threads_before + 8, f"{name}: pools may fill to their bound, and no further"
         # What malloc keeps of large messages varies by some tens of MiB; 18,000 requests that leak 4 KiB are 72 MiB.
