@@ -90,6 +90,9 @@ def test_no_write_lands_after_the_fence(rounds: int, fence: Callable[[RdmaChanne
                 thread.join(30)
             _wait_gone(channel)
             del memory
+            world.echoes(
+                neighbour, 100
+            )  # nobody pings for it: a caller that is silent for ten minutes is taken for dead
         world.echoes(neighbour, BODY_BYTES)
         neighbour.close(after(5.0))
 
