@@ -28,6 +28,10 @@ class Budget:  # mutable: counts
         """What is taken now."""
         return self._pinned
 
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so much could be taken now."""
+        return self._pinned + nbytes <= self.pinned_bytes_max
+
     def take(self, nbytes: int) -> None:
         """Takes `nbytes`. Raises ResourceExhausted when they are over the budget."""
         with self._lock:

@@ -21,6 +21,7 @@ from fabric.rdma.connection import Connection
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import NO_REGION
 from fabric.rdma.neighbour import find_neighbour_async
+from fabric.rdma.populate import populate
 from fabric.rdma.registered import address_of
 from fabric.rdma.serving import Serving
 from fabric.rdma.terms import Terms, agree, check_life, own_versions, pack_terms, read_terms
@@ -96,7 +97,7 @@ class RdmaListener:  # mutable: its peers come and go
         choice = await asyncio.to_thread(engine.choose)  # it reads many small files of the kernel's
 
         async def open_session(nbytes: int) -> Channel:
-            return await asyncio.to_thread(self._open_channel, client_id, nbytes)
+            return await asyncio.to_thread(self._open_populated, client_id, nbytes)
 
         peer = Serving(client_id, facts, engine.config, self._peers.discard)
         connection = Connection(engine, peer, choice, theirs.link_epoch, caller=False)
@@ -111,6 +112,13 @@ class RdmaListener:  # mutable: its peers come and go
             connection.close(NodeLost(str(error), Fate.NEVER_RAN))
             raise
         return pack_terms(ours), peer
+
+    def _open_populated(self, client_id: int, nbytes: int) -> Channel:
+        """A way to the node whose memory can be registered at once: the loop does that, and others wait for it."""
+        channel = self._open_channel(client_id, nbytes)
+        if channel.arena is not None and self._engine.budget.has_room(nbytes):
+            populate(address_of(channel.arena.map), channel.arena.nbytes)
+        return channel
 
     def _readable(self, connection: Connection) -> RegionNote:
         if self._page is None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
+from fabric.rdma.populate import populate
+
 if TYPE_CHECKING:
     import mmap
 
@@ -28,6 +30,7 @@ class Registered:  # mutable: registered, then closed
     def __init__(self, domain: Domain, budget: Budget, address: int, nbytes: int, use: Use) -> None:
         budget.take(nbytes)
         try:
+            populate(address, nbytes)
             self.memory: Memory | None = domain.register(address, nbytes, use)
         except BaseException:  # whatever it was, nothing may stay behind it
             budget.give_back(nbytes)

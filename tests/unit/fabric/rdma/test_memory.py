@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,8 +16,11 @@ from fabric.layout import TensorSpec, layout_of
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from fabric.rdma.budget import Budget
+from fabric.rdma.domain import Use
 from fabric.rdma.heads import RegionNote
 from fabric.rdma.kept import HELD_S, Kept
+from fabric.rdma.populate import populate
+from fabric.rdma.registered import Registered, address_of
 from fabric.rdma.window import Place, Windows
 from fabric.transport import Answer, WireName
 
@@ -127,9 +133,35 @@ def test_small_replies_need_no_slot() -> None:
 def test_a_budget_is_never_passed_and_says_so() -> None:
     budget = Budget(100)
     budget.take(60)
+    assert budget.has_room(40)
+    assert not budget.has_room(41)
     with pytest.raises(ResourceExhausted, match="pinned_bytes_max"):
         budget.take(41)
     budget.take(40)
     budget.give_back(60)
     assert (budget.pinned_bytes, budget.regions) == (40, 1)
     assert Budget().pinned_bytes_max > 1 << 20
+
+
+def _there_bytes(arena: Arena) -> int:
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+def test_memory_is_there_before_it_is_registered() -> None:
+    """The NIC's driver would make its pages with the interpreter's lock held."""
+    arena, found = Arena.create(4 << 20), list[int]()
+
+    class Device:
+        def register(self, *_: object) -> object:
+            found.append(_there_bytes(arena))
+            return SimpleNamespace(lkey=1, rkey=2, close=lambda: None)
+
+    half = arena.nbytes // 2
+    budget, device = Budget(1 << 30), cast("Any", Device())
+    Registered(device, budget, address_of(arena.map) + half, half, Use.WRITTEN).close()
+    assert found == [half]
+    arena.close_fd()
+
+
+def test_where_pages_cannot_be_made_nothing_is_told() -> None:
+    populate(0, 4 << 20)
