@@ -151,14 +151,12 @@ def test_memory_is_there_before_it_is_registered() -> None:
     """The NIC's driver would make its pages with the interpreter's lock held."""
     arena, found = Arena.create(4 << 20), list[int]()
 
-    class Device:
-        def register(self, *_: object) -> object:
-            found.append(_there_bytes(arena))
-            return SimpleNamespace(lkey=1, rkey=2, close=lambda: None)
+    def register(*_: object) -> object:
+        found.append(_there_bytes(arena))
+        return SimpleNamespace(lkey=1, rkey=2, close=lambda: None)
 
-    half = arena.nbytes // 2
-    budget, device = Budget(1 << 30), cast("Any", Device())
-    Registered(device, budget, address_of(arena.map) + half, half, Use.WRITTEN).close()
+    half, device = arena.nbytes // 2, cast("Any", SimpleNamespace(register=register))
+    Registered(device, Budget(1 << 30), address_of(arena.map) + half, half, Use.WRITTEN).close()
     assert found == [half]
     arena.close_fd()
 
