@@ -22,7 +22,7 @@ from tests.softroce.lab.cache import LabError
 from tests.softroce.lab.dispatch import LEASE
 from tests.softroce.lab.lab import ROOT, other_python, unavailable
 from tests.softroce.lab.own import own_device
-from tests.softroce.lab.scene import NODES, Guests, Own, Stage
+from tests.softroce.lab.scene import NODES, Guests, Own, Stage, why_emulated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 WHOLE_S = 900.0
 """From the guests to the report; on two quiet cores without KVM it takes about a third of that."""
 MAKE_S = 300.0
+ROUNDS, ROUNDS_EMULATED = 3, 1
+"""Of about 47 shards each: together a dozen seconds of work for two guests of the user-mode kernel. On emulated
+processors a third of it takes minutes."""
 SETTLE_S = 0.5
 """A node that nobody reaches any more has soon run what it held: when its ledger has not grown for so long."""
 MODELS = "examples/dispatch/models"
@@ -42,7 +45,8 @@ def show(seed: int, report: Path, *, faults: bool) -> int:
     """Runs it; returns 0, or 1 when something was lost, wrong or duplicated. Raises Unavailable, in one sentence, where
     there is no lab."""
     try:
-        round_file = _made(seed)
+        emulated = not own_device() and bool(why_emulated())
+        round_file = _made(seed, ROUNDS_EMULATED if emulated else ROUNDS)
         try:
             with closing(_stage()) as stage:
                 return Story(stage, seed, report, faults=faults).run(round_file)
@@ -53,7 +57,7 @@ def show(seed: int, report: Path, *, faults: bool) -> int:
         raise Unavailable(f"the lab failed: {error}") from None
 
 
-def _made(seed: int) -> Path:
+def _made(seed: int, rounds: int) -> Path:
     """The round and its routes, made in a process of its own: compiled kernels depend on settings of numba that must be
     there before it is imported."""
     _tell("making the round, and the routes that must come out")
@@ -61,7 +65,7 @@ def _made(seed: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{os.getpid()}.npz"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(folder / "numba")}
-    words = [sys.executable, "-m", "tests.softroce.lab.making", str(path), str(seed)]
+    words = [sys.executable, "-m", "tests.softroce.lab.making", str(path), str(seed), str(rounds)]
     try:
         done = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, timeout=MAKE_S, check=False)
     except subprocess.TimeoutExpired:

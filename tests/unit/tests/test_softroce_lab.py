@@ -13,6 +13,7 @@ from tests.softroce.conftest import in_short_form
 from tests.softroce.lab.cache import LabError, key_of
 from tests.softroce.lab.kernel import Modules, initramfs, vmlinux
 from tests.softroce.lab.lab import other_python
+from tests.softroce.lab.scene import STEP_S, too_slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,3 +101,10 @@ def test_the_short_form_is_short() -> None:
 def test_packages_of_another_python_are_not_given_to_guests() -> None:
     assert other_python((3, 11)) == ""
     assert "of Python 3.13: take .venv away, then run `make demo PYTHON=python3.11 ARGS=--lab`" in other_python((3, 13))
+
+
+def test_a_round_that_would_not_end_is_refused_with_what_to_do() -> None:
+    assert not too_slow(STEP_S, "there is no /dev/shm")
+    told = too_slow(60.0, "there is no /dev/shm")
+    for word in ("60 s", "75 minutes", "KVM", "RDMA card", "there is no /dev/shm"):
+        assert word in told
