@@ -83,14 +83,9 @@ class RdmaChannel:  # mutable: open, then closed
 
     @classmethod
     def open(
-        cls,
-        engine: Engine,
-        bootstrap: Bootstrap,
-        client_id: int,
-        deadline: Deadline,
-        expect: tuple[str, int] | None = None,
-        arena: Arena | None = None,
-    ) -> RdmaChannel:
+        cls, engine: Engine, bootstrap: Bootstrap, client_id: int, deadline: Deadline,
+        expect: tuple[str, int] | None = None, arena: Arena | None = None,
+    ) -> RdmaChannel:  # fmt: skip
         """Connects to the node that `bootstrap` asks. Blocks: not for the loop. `expect` is the (node id, node epoch)
         that should be there; inputs that lie in leases of `arena`, or of any other, are not copied again.
 
@@ -159,11 +154,14 @@ class RdmaChannel:  # mutable: open, then closed
         """Takes no new call, waits for the running ones until the deadline, then ends the connection."""
         with self._changed:
             self._closing = True
-            while self._running and not self._reason and (left_s := deadline.remaining_s(time.monotonic())):
-                self._changed.wait(left_s)
+            left_s = deadline.remaining_s(time.monotonic())
+            self._changed.wait_for(lambda: not (self._running and not self._reason), left_s)
         if not self._reason:
             with suppress(OverspillError):  # it is over already
                 self._connection.send(HeadKind.BYE, control=True)
+            if self._engine.in_loop():
+                with self._changed:  # what a kernel has not sent when the pairs go into error, it never sends
+                    self._changed.wait_for(lambda: self._reason != "", self._engine.config.ack_s)
         self.abort("closed by its owner")
 
     def abort(self, reason: str) -> None:
@@ -248,15 +246,13 @@ class RdmaChannel:  # mutable: open, then closed
         self._page = theirs.page
         self._calls.begin(Windows(theirs.region), theirs.node_epoch)
         connection.connect(agreed, theirs)
+        left_s = deadline.remaining_s(time.monotonic())
         with self._changed:
-            while not self._live and not self._reason:
-                left_s = deadline.remaining_s(time.monotonic())
-                if not left_s:
-                    raise NodeLost(
-                        "the node's queue pairs did not answer in time; see that UDP port 4791 passes between the two"
-                        " RDMA addresses", Fate.NEVER_RAN,
-                    )  # fmt: skip
-                self._changed.wait(left_s)
+            if not self._changed.wait_for(lambda: self._live or self._reason != "", left_s):
+                raise NodeLost(
+                    "the node's queue pairs did not answer in time; see that UDP port 4791 passes between the two"
+                    " RDMA addresses", Fate.NEVER_RAN,
+                )  # fmt: skip
             if self._reason:
                 raise NodeLost(self._reason, Fate.NEVER_RAN)
 
