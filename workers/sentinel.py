@@ -187,6 +187,8 @@ class ExecutorMachine:  # mutable: one executor's place in the table
         self.spawned = 0
         """Generations given out, those of standbys too."""
         self.crashes = 0
+        """How many in a row that have not worked, where there is a quarantine for the others; elsewhere how many in a
+        row that were not stable."""
         self.quarantines = 0
         """How many in a row; 0 while the device is not, or no longer, in quarantine."""
         self.backoff_s = 0.0
@@ -235,9 +237,12 @@ class ExecutorMachine:  # mutable: one executor's place in the table
 
     def _died(self, now: float) -> None:
         worked = self.ready_since_s > 0
-        if worked and now - self.ready_since_s >= STABLE_S:
-            self.crashes = self.quarantines = 0
-        self.crashes += 1
+        stable = worked and now - self.ready_since_s >= STABLE_S
+        if stable:
+            self.quarantines = 0
+        # One that worked on a device ends the row: one bad request must not cost the device even a moment, nor do some
+        # of them cost what follows more than a start each. What bounds them is the quarantine, where there is one.
+        self.crashes = 1 if stable or (worked and self._quarantine_faults > 0) else self.crashes + 1
         self.ready_since_s = 0.0
         self._deaths_s.append(now)
         self.died_s = now
@@ -245,9 +250,7 @@ class ExecutorMachine:  # mutable: one executor's place in the table
             self.quarantines += 1
             self._deaths_s.clear()
             self.backoff_s = min(QUARANTINE_FIRST_S * 2 ** (self.quarantines - 1), QUARANTINE_MAX_S)
-        elif self.crashes == 1 or (worked and self._quarantine_faults > 0):
-            # Followed at once: one bad request must not cost a device even a moment, nor do some of them cost what
-            # follows more than a start each. What bounds them is the quarantine, where there is one.
+        elif self.crashes == 1:
             self.backoff_s = 0.0
         else:
             self.backoff_s = min(BACKOFF_FIRST_S * 2 ** (self.crashes - 2), BACKOFF_MAX_S)
