@@ -115,7 +115,7 @@ def test_our_own_link_goes_down(shared: RdmaWorld, body: Bytes) -> None:
     with mended(0, "ip", "link", "set", "eth0", "up"), loaded(shared, body) as (_, errors):
         here.run(0, "ip", "link", "set", "eth0", "down")
     lost(errors)
-    # Whichever comes first: the device's word, or that of a pair that was to send; kernel 6.12 tells that it was flushed.
+    # Whichever comes first: the device's word, or that of a pair that was to send, which kernel 6.12 flushes only.
     words = ("PORT_ERR", "LOC_QP_OP", "WR_FLUSH_ERR")
     assert any(word in str(error) for error in errors for word in words), errors
     serves_again(shared, body)
