@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 class Begins(Protocol):
     """A channel that begins calls on its loop."""
 
-    def begin(self, call: Call, deadline: Deadline, done: Callable[[Answer | OverspillError], None]) -> bool:
+    def begin(
+        self, call: Call, deadline: Deadline, now: float, done: Callable[[Answer | OverspillError], None]
+    ) -> bool:
         """Sends one attempt; `done` gets its only outcome later, in the loop's thread. False where it must be awaited
-        (`call_async`) instead; nothing was sent then."""
+        (`call_async`) instead; nothing was sent then. `now` is the time, for which nobody is to ask twice."""
 
 
 @runtime_checkable

@@ -2,15 +2,17 @@
 
 asyncio makes three turns of Python out of each descriptor that is ready: a key, a handle, a run of its loop. Here the
 action is called at once, and asyncio is only come back to when it has something to do: another descriptor, a timer, or
-what an action asked of it. This module knows no protocol. Read `fabric/hot_loop.py` next.
+what an action asked of it. Its next timer is a descriptor too, so that no turn asks for the time. This module knows no
+protocol. Read `fabric/hot_loop.py` next.
 """
 
 from __future__ import annotations
 
 import select
 import selectors
-import time
 from typing import TYPE_CHECKING, Any, Final
+
+from fabric.timer_fd import TimerFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +31,10 @@ class HotSelector:  # mutable: watches
         self._others: Any = selectors.EpollSelector()
         self._poll = select.epoll()
         self._poll.register(self._others.fileno(), select.EPOLLIN)
+        self._timer = TimerFd()
+        self._poll.register(self._timer.fd, select.EPOLLIN)
+        self._timed = False
+        """Whether the timer is set."""
         self._actions: dict[int, Callable[[], None]] = {}
 
     def watch(self, fd: int, action: Callable[[], None]) -> None:
@@ -46,27 +52,25 @@ class HotSelector:  # mutable: watches
 
     def select(self, timeout: float | None = None) -> list[Any]:
         """What is ready of asyncio's own descriptors; nothing when the time is over, or `hurry` is set."""
-        end_s = 0.0 if timeout is None or timeout <= 0.0 else time.monotonic() + timeout
-        left_s = -1.0 if timeout is None else max(timeout, 0.0)
         self.hurry = False
+        self._time(timeout)
+        wait_s = 0.0 if timeout is not None and timeout <= 0.0 else -1.0
         while True:
+            over = wait_s == 0.0
             others = False
-            ready = self._poll.poll(left_s, EVENTS_MAX)
-            for fd, _ in ready:
+            for fd, _ in self._poll.poll(wait_s, EVENTS_MAX):
                 action = self._actions.get(fd)
-                if action is not None:  # else asyncio's, or unwatched by an action before it
+                if action is not None:
                     self._call(action)
-                else:
+                elif fd == self._timer.fd:
+                    over = True
+                else:  # asyncio's, or unwatched by an action before it
                     others = True
             if others:
                 found: list[Any] = self._others.select(0)
                 return found
-            if self.hurry or not ready or left_s == 0.0:
+            if self.hurry or over:
                 return []
-            if left_s > 0.0:
-                left_s = end_s - time.monotonic()
-                if left_s <= 0.0:
-                    return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
         """One of asyncio's own."""
@@ -93,7 +97,17 @@ class HotSelector:  # mutable: watches
         """Closes both."""
         self._actions.clear()
         self._poll.close()
+        self._timer.close()
         self._others.close()
+
+    def _time(self, timeout: float | None) -> None:
+        """Sets the timer for this wait."""
+        if timeout is not None and timeout > 0.0:
+            self._timer.set_in(timeout)
+            self._timed = True
+        elif timeout is None and self._timed:
+            self._timer.clear()
+            self._timed = False
 
     def _call(self, action: Callable[[], None]) -> None:
         try:

@@ -7,7 +7,6 @@ is left to `call_async`. This module never retries. Read `fabric/local/channel.p
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from fabric.errors import OverspillError, ProtocolError, ReplyTooLarge
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 def begin(
     mux: MuxSocket, arena: Arena, node_epoch: int, sizes: ReplySizes, call: Call, deadline: Deadline,
-    done: Callable[[Answer | OverspillError], None], broken: Callable[[str], None],
+    now: float, done: Callable[[Answer | OverspillError], None], broken: Callable[[str], None],
 ) -> bool:  # fmt: skip
     """Sends a call; `done` gets the answer or the error, in the loop's thread, never before this returns. False where
     nothing was sent, and nothing will be told. `broken` is called when the node talks garbage."""
-    budget_us = deadline.remaining_us(time.monotonic())
+    budget_us = deadline.remaining_us(now)
     if not budget_us or mux.settling(call.id):
         return False
     places = Places(arena)
@@ -44,13 +43,17 @@ def begin(
         done(outcome)
 
     try:
-        places.put_input(call)
-        places.put_reply(max(sizes.guess(call), small_reply_bytes(arena)))
+        with arena.lock:
+            places.put_input(call)
+            places.put_reply(max(sizes.guess(call), small_reply_bytes(arena)))
+            places.lend()
         mux.begin(call.id, request_frame(call, node_epoch, budget_us, places), places, deadline, then)
     except OverspillError:  # whoever awaits it is told
+        places.settle()
         places.give_up()
         return False
     except BaseException:  # whatever it was, nothing may stay behind it
+        places.settle()
         places.give_up()
         raise
     return True
@@ -62,8 +65,8 @@ def _outcome(final: bytes | BaseException, call: Call, places: Places, sizes: Re
         assert isinstance(final, OverspillError), "what ends a session is told in our own words"
         return final
     outcome = read_final(final, call.id, places)
-    places.settle()
     if isinstance(outcome, OverspillError):
+        places.settle()
         places.let_go()
         if isinstance(outcome, ReplyTooLarge):
             sizes.learn(call, outcome.needed_bytes)

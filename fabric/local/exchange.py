@@ -116,8 +116,9 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         else:
             return
         already = self._lent
-        self.arena.writer_began(*(wanted if not already else (slot for slot in wanted if slot not in already)))
-        self._lent = wanted
+        if wanted != already:
+            self.arena.writer_began(*(wanted if not already else (slot for slot in wanted if slot not in already)))
+            self._lent = wanted
 
     def settle(self) -> None:
         """The final frame came, or nothing was sent: the node does not use the slots any more."""
@@ -125,6 +126,19 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         if self._lent:
             lent, self._lent = self._lent, ()
             self.arena.writer_ended(*lent)
+
+    def finish(self) -> bool:
+        """`settle` and `let_go` at once, where both places are copies of the asker's own: it takes no lock. False where
+        they are not, and nothing was done."""
+        copy, reply, lent = self._copy, self.reply_slot, self._lent
+        if copy is None or reply is None or self._reply is not None or len(lent) != 2:
+            return False
+        self.out = self.leased = False
+        self._copy = self._input = self.reply_slot = None
+        self._lent = ()
+        self.arena.finish(copy)
+        self.arena.finish(reply)
+        return True
 
     def give_up(self) -> None:
         """The caller leaves: what the node may still use stays lent until `settle`."""
@@ -223,12 +237,17 @@ def answer_of(reply: ReplyFrame, layout: Layout, memory: bytes | Lease) -> Answe
 
 
 def take_leased_reply(reply: ReplyFrame, layout: Layout, places: Places) -> Answer:
-    """The answer out of a leased reply slot: copied out when small, else the lease itself, the answer's from now on."""
+    """The answer out of a leased reply slot, whose places are settled by that: copied out when small, else the lease
+    itself, the answer's from now on."""
     at, nbytes = reply.reply_offset, reply.body_bytes
     memory: bytes | Lease
     if nbytes < SMALL_BODY_BYTES or at != places.reply_at:  # a lease begins where its body begins
         memory = bytes(places.arena.view[at : at + nbytes])
+        if places.out and places.finish():
+            return answer_of(reply, layout, memory)
     else:
         memory = places.take_reply()
+    if places.out:
+        places.settle()
     places.let_go()
     return answer_of(reply, layout, memory)

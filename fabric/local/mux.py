@@ -89,8 +89,6 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             self._loop = loop
             watch(loop, self._sock.fileno(), self._readable)
 
-    # Calls.
-
     async def until_settled(self, request: RequestId, deadline: Deadline) -> None:
         """Waits until an earlier attempt of the same id, given up here, has its final frame."""
         if (zombie := self._zombies.get((request.client_id, request.request_no))) is None:
@@ -124,9 +122,11 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
 
     def begin(self, request: RequestId, frame: bytes, places: Places, deadline: Deadline, then: Then) -> None:
         """The same without waiting: `then` gets the final frame, or the error, in the loop's thread."""
-        final = Later(asyncio.get_running_loop(), then, deadline.at_s, frame, places)
+        loop = self._loop
+        assert loop is not None, "attached before the first frame"
+        final = Later(loop, then, deadline.at_s, frame, places)
         self._begin(request, frame, places, final)
-        self._alarm.by(final.at_s, final.get_loop())
+        self._alarm.by(final.at_s, loop)
 
     def _begin(self, request: RequestId, frame: bytes, places: Places, final: _Final) -> Key:
         key = (request.client_id, request.request_no)

@@ -24,6 +24,8 @@ EVENTS_MAX: Final = 256
 LOOK_S: Final = 60e-6
 """A node's look for the next event of a closed loop. One wake-up of a sleeping core took 20 to 50 us where this was
 chosen, and a whole call without any took 28 us: a longer look would cost more than it can save."""
+_FOREVER_S: Final = -1.0
+"""Of an epoll, which asks for the time where it is to wait for less."""
 QUICK_MIN: Final = 2
 """Events in a row that came quickly before the loop looks for another: a request and its executor's answer."""
 
@@ -112,7 +114,7 @@ class Reactor:  # mutable: owns the epoll descriptor and what is registered with
         while not self._stopped:
             self.turn()
 
-    def turn(self, wait_max_s: float = 60.0) -> None:
+    def turn(self, wait_max_s: float = _FOREVER_S) -> None:
         """One turn: waits for events or the next timer, `wait_max_s` at most, and runs what is due."""
         for fd, events in self._ready(self._wait_s(wait_max_s)):
             callback = self._callbacks.get(fd)
@@ -157,7 +159,7 @@ class Reactor:  # mutable: owns the epoll descriptor and what is registered with
             return ready
         began_s = time.monotonic()
         if self._quick >= QUICK_MIN:
-            end_s = began_s + min(self._look_s, wait_s)
+            end_s = began_s + (self._look_s if wait_s < 0.0 else min(self._look_s, wait_s))
             while not ready and time.monotonic() < end_s:
                 os.sched_yield()  # whoever is to make the event may need this very core
                 ready = self._poll.poll(0, EVENTS_MAX)
@@ -171,7 +173,8 @@ class Reactor:  # mutable: owns the epoll descriptor and what is registered with
             heapq.heappop(self._timers)
         if not self._timers:
             return wait_max_s
-        return min(wait_max_s, max(0.0, self._timers[0].at_s - time.monotonic()))
+        wait_s = max(0.0, self._timers[0].at_s - time.monotonic())
+        return wait_s if wait_max_s < 0.0 else min(wait_max_s, wait_s)
 
     def _fire_due(self) -> None:
         now = time.monotonic()

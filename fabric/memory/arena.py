@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 from collections import deque
-from threading import Lock
+from threading import RLock
 from typing import Final
 
 from fabric.errors import ConfigError, ProtocolError, ResourceExhausted
@@ -32,10 +32,11 @@ class Arena:  # mutable: owns a mapping and a table of loans
     mapping goes when the last view of it does.
     """
 
-    __slots__ = ("_lock", "_retired", "_returned", "fd", "map", "nbytes", "table", "view")
+    __slots__ = ("_finished", "_retired", "_returned", "fd", "lock", "map", "nbytes", "table", "view")
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self._lock = Lock()
+        self.lock = RLock()
+        """Who does several things at once holds it meanwhile: to take it once is a look at the clock, and no more."""
         self.fd = -1  # until the mapping stands: whoever gave us the descriptor closes it when this fails
         self.nbytes = nbytes
         self.map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED)
@@ -44,6 +45,7 @@ class Arena:  # mutable: owns a mapping and a table of loans
         self._retired = False
         # Replies may be dropped by the garbage collector in any thread, even inside `lease`: they queue here.
         self._returned: deque[Slot] = deque()
+        self._finished: deque[Slot] = deque()
         self.fd = fd
 
     @classmethod
@@ -84,7 +86,7 @@ class Arena:  # mutable: owns a mapping and a table of loans
         """Lends a slot of at least `nbytes`. Raises ArenaFull when none is free, ResourceExhausted once retired."""
         if self._retired:
             raise ResourceExhausted("the arena's node is gone; use the arena of another channel")
-        with self._lock:
+        with self.lock:
             self._settle()
             return self.table.lease(nbytes)
 
@@ -101,27 +103,31 @@ class Arena:  # mutable: owns a mapping and a table of loans
         """Returns a slot, from any thread and from inside the garbage collector: it takes no lock and never blocks."""
         self._returned.append(slot)
 
+    def finish(self, slot: Slot) -> None:
+        """Its writer has answered, and its holder is done with it. As `give_back`, it takes no lock."""
+        self._finished.append(slot)
+
     def writer_began(self, *slots: Slot) -> None:
         """Somebody outside may write to these slots from now on."""
-        with self._lock:
+        with self.lock:
             for slot in slots:
                 self.table.writer_began(slot)
 
     def writer_ended(self, *slots: Slot) -> None:
         """That writer has answered or is fenced."""
-        with self._lock:
+        with self.lock:
             for slot in slots:
                 self.table.writer_ended(slot)
 
     def lent_bytes(self) -> int:
         """Bytes on loan or in quarantine now."""
-        with self._lock:
+        with self.lock:
             self._settle()
             return self.table.lent_bytes
 
     def close_fd(self) -> None:
         """Closes the descriptor; the mapping stays until its last view is gone."""
-        with self._lock:
+        with self.lock:
             fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -134,5 +140,9 @@ class Arena:  # mutable: owns a mapping and a table of loans
         return f"<Arena {self.nbytes} bytes, {table.lent_bytes} on loan, {table.quarantined_bytes} quarantined>"
 
     def _settle(self) -> None:
+        while self._finished:
+            slot = self._finished.popleft()
+            self.table.writer_ended(slot)
+            self.table.give_back(slot)
         while self._returned:
             self.table.give_back(self._returned.popleft())

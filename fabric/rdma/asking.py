@@ -78,7 +78,7 @@ class Asking:  # mutable: regions grow and shrink
                 kept.keep(number, outcome, time.monotonic())
             done(outcome)
 
-        return begins.begin(self._call(request, body), Deadline.from_remaining_us(request.budget_us, now), ended)
+        return begins.begin(self._call(request, body), Deadline.from_remaining_us(request.budget_us, now), now, ended)
 
     async def answer(self, request: RequestFrame, body: Body, region: NodeRegion, running: int) -> Answer:
         """The node's answer to a request that lies in `region`, one of `running`. Raises OverspillError."""

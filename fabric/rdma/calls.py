@@ -2,7 +2,7 @@
 
 A call that finds no place waits for one. A call that was given up stays here until its final frame has come, or the
 connection is fenced: only then is its memory used again, and only then may the same id be sent once more. All state is
-under one lock; a life yields where it must wait. Read `fabric/rdma/flight.py` for what one call holds.
+under the connection's lock; a life yields where it must wait. Read `fabric/rdma/flight.py` for what one call holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from fabric.errors import (
@@ -58,7 +57,7 @@ class Calls:  # mutable: what is out
     def __init__(self, connection: Connection, replies: Replies, arena: Arena | None, config: RdmaConfig) -> None:
         self.memory = CallMemory(connection, replies, arena, config)
         self._connection = connection
-        self._lock = RLock()
+        self._lock = connection.lock
         self._sizes = ReplySizes()
         self._flights: dict[RequestId, Flight] = {}
         self._waiting: deque[Callable[[], None]] = deque()
@@ -123,21 +122,26 @@ class Calls:  # mutable: what is out
     def lost(self, error: OverspillError) -> None:
         """The connection is over: every call ends with what is known of it."""
         with self._lock:
-            self._lost = error
-            self.memory.retire()
-            for flight in self._flights.values():
-                if not flight.over:
-                    flight.error = NodeLost(str(error), Fate.UNKNOWN if flight.sent else Fate.NEVER_RAN)
-                    flight.ring()
-            self._wake()
+            self._end_all(error)
 
     def fenced(self) -> None:
         """Nobody writes any more."""
         with self._lock:
+            if self._lost is None:  # who tells of the loss waited for this lock
+                self._end_all(self._connection.error)
             for flight in self._flights.values():
                 flight.settle()
             self._flights.clear()
             self.memory.end()
+
+    def _end_all(self, error: OverspillError) -> None:
+        self._lost = error
+        self.memory.retire()
+        for flight in self._flights.values():
+            if not flight.over:
+                flight.error = NodeLost(str(error), Fate.UNKNOWN if flight.sent else Fate.NEVER_RAN)
+                flight.ring()
+        self._wake()
 
     def tidy(self, now: float) -> None:
         """Lets go of what was not used for a while."""

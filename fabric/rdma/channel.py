@@ -65,7 +65,7 @@ class RdmaChannel:  # mutable: open, then closed
         self._changed = Condition(self._lock)
         self._reason = ""
         self._made = self._live = self._closing = False
-        self._running = 0
+        self.awaits: set[object] = set()  # something of each call: no lock is needed for that
         self._page = NO_REGION
         self._line: Line | None = None
         self._watcher = Watcher()
@@ -155,7 +155,7 @@ class RdmaChannel:  # mutable: open, then closed
         with self._changed:
             self._closing = True
             left_s = deadline.remaining_s(time.monotonic())
-            self._changed.wait_for(lambda: not (self._running and not self._reason), left_s)
+            self._changed.wait_for(lambda: not (self.awaits and not self._reason), left_s)
         if not self._reason:
             with suppress(OverspillError):  # it is over already
                 self._connection.send(HeadKind.BYE, control=True)
@@ -272,23 +272,21 @@ class RdmaChannel:  # mutable: open, then closed
             self._connection.doubt()
 
     def _life(self, call: Call, deadline: Deadline, ring: Callable[[], None]) -> Generator[None, None, Answer]:
-        with self._lock:
+        mine, running, awaited = object(), self.awaits, self._engine.awaited
+        try:
+            running.add(mine)  # before it is looked whether the channel closes, which says so before it looks at this
+            awaited.add(mine)
             if not self.alive:
                 raise NodeLost(f"the channel is closed ({self._reason or 'closing'}); choose another", Fate.NEVER_RAN)
-            self._running += 1
-            self._connection.awaited += 1
-        self._engine.expect(1)
-        try:
             return (yield from self._calls.life(call, deadline, ring))
         except ProtocolError as error:
             self._connection.fail(error)
             raise
         finally:
-            self._engine.expect(-1)
-            with self._lock:  # the condition's own
-                self._running -= 1
-                self._connection.awaited -= 1
-                if self._closing:
+            awaited.discard(mine)
+            running.discard(mine)
+            if self._closing:
+                with self._changed:
                     self._changed.notify_all()
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import Fate, NodeLost, OverspillError
@@ -22,11 +23,12 @@ from fabric.rdma.pair import Route
 from fabric.rdma.pairs import Pairs
 from fabric.rdma.posts import Posts
 from fabric.rdma.pulse import Pulse
-from fabric.rdma.settling import Settling
+from fabric.rdma.settling import Settled, Settling
 from fabric.rdma.talk import Message, Talk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from fabric.rdma.choice import Choice
     from fabric.rdma.device import Done
@@ -38,11 +40,8 @@ if TYPE_CHECKING:
     from fabric.rdma.talk import Owner
     from fabric.rdma.terms import Agreed, PairNote, Terms
 
-DRAIN_S: Final = 0.5
-"""What was posted comes back within milliseconds; a device that does not give it back is not waited for longer: pairs
-that are destroyed reach nothing either."""
-# To look a member up in its enum costs 50 ns and more, for each message.
-_LIVE: Final = LinkState.LIVE
+DRAIN_S: Final = 0.5  # what was posted comes back within milliseconds, and pairs that are destroyed reach nothing
+_LIVE: Final = LinkState.LIVE  # to look a member up in its enum costs 50 ns and more, for each message
 _CONNECTED: Final = LinkState.CONNECTED
 _DRAINING: Final = LinkState.DRAINING
 
@@ -54,11 +53,9 @@ class Connection:  # mutable: its state is its life
         self.gid = choice.gid
         self._engine, self._owner, self._caller = engine, owner, caller
         self._talk = Talk(epoch)
-        self._lock = threading.RLock()
+        self.lock: AbstractContextManager[object] = threading.RLock() if caller else nullcontext()  # a node: one thread
         self._state, self._cut = LinkState.NEW, False
         self._error: OverspillError | None = None
-        self.awaited = 0
-        """Replies that the owner awaits; the owner counts them."""
         self._pairs = Pairs(engine, self, choice)
         self.rounds = self._pairs.rounds
         self._asides = Asides(self._pairs, Pulse(engine.config, time.monotonic()))
@@ -67,7 +64,7 @@ class Connection:  # mutable: its state is its life
         self._settling = Settling(self._pairs, self._posts, intake, self._asides)
         try:
             self._pairs.post_receives()
-            with self._lock:
+            with self.lock:
                 if self._error is not None:  # the engine was closed meanwhile
                     raise self._error
                 self._state, _ = step(self._state, LinkEvent.POSTED)
@@ -106,7 +103,7 @@ class Connection:  # mutable: its state is its life
             Route(note.qp_num, note.psn, theirs.gid, theirs.lid, agreed.mtu, agreed.read_depth)
             for note in (theirs.ctl, theirs.bulk)
         )
-        with self._lock:
+        with self.lock:
             if self._state is not LinkState.OFFERED:
                 raise self.error
             self._pairs.connect(ctl, bulk)
@@ -128,8 +125,8 @@ class Connection:  # mutable: its state is its life
         return message
 
     def post(self, message: Message, *, control: bool = False) -> None:
-        """The same for a message that is made already."""
-        with self._lock:
+        """The same for a message that is made."""
+        with self.lock:
             self._check_live()
             self._posts.put(message, control=control)
             self._pump()
@@ -141,7 +138,7 @@ class Connection:  # mutable: its state is its life
         """Writes a body to `offset` of the peer's region `note`, and then the message that tells of it: to the frames'
         place that is next, or to `long_at` if it is too long for one. `source` is (address, bytes, lkey). `done` is
         called when our memory is ours again. Raises NodeLost, ResourceExhausted."""
-        with self._lock:
+        with self.lock:
             self._check_live()
             write = self._posts.put_write(source, note, offset, long_at, message, done)
             self._pump()
@@ -150,13 +147,13 @@ class Connection:  # mutable: its state is its life
     def read(self, note: RegionNote, parts: tuple[tuple[int, int], ...], done: Callable[[bytes], None]) -> None:
         """Reads (offset, bytes) parts of a region that the peer lets us read, in this order; `done` gets all of them,
         in the loop's thread. One at a time. Raises NodeLost, ResourceExhausted."""
-        with self._lock:
+        with self.lock:
             self._check_live()
             self._asides.read(note, parts, done)
 
     def withdraw(self, message: Message, write: Write | None) -> bool:
         """Takes back what was not posted; says whether nothing of it was."""
-        with self._lock:
+        with self.lock:
             withdrawn = self._posts.withdraw(message, write)
         if withdrawn and write is not None:
             write.done()
@@ -174,13 +171,13 @@ class Connection:  # mutable: its state is its life
     def tend(self, now: float) -> None:
         """Sees to it that a peer that died does not stay unnoticed; the engine calls it every now and then."""
         broken: OverspillError | None = None
-        with self._lock:
+        with self.lock:
             if self._state is not _LIVE:
                 return
             pulse = self._asides.pulse
             if pulse.overdue(now):
                 broken = NodeLost("the peer's NIC acknowledges nothing any more; its requests go another way")
-            elif pulse.due(now, awaited=self.awaited > 0):
+            elif pulse.due(now, awaited=bool(self._owner.awaits)):
                 broken = self._asked(now)
         if broken is not None:
             self.fail(broken)
@@ -188,7 +185,7 @@ class Connection:  # mutable: its state is its life
     def doubt(self) -> None:
         """There is reason to doubt the peer: its NIC has the time of one acknowledgement. Safe from any thread."""
         pulse, now = self._asides.pulse, time.monotonic()
-        with self._lock:
+        with self.lock:
             if self._state is not _LIVE:
                 return
             self.rounds.open()
@@ -205,37 +202,43 @@ class Connection:  # mutable: its state is its life
 
     def register(self, address: int, nbytes: int, use: Use) -> Registered:
         """Registers memory in this connection's domain, until its end or before. Raises ResourceExhausted."""
-        with self._lock:
+        with self.lock:
             if self._state in {_DRAINING, LinkState.GONE}:
                 raise NodeLost(str(self.error), Fate.NEVER_RAN)
             return self._pairs.register(address, nbytes, use)
 
     def completed(self, done: list[Done]) -> None:
         """What the pairs have done; in the loop's thread."""
-        with self._lock:
+        with self.lock:
             state = self._state
             settled = self._settling.settle(done, draining=state is _DRAINING)
-            broken = settled.broken
-            if broken is None and (state is _LIVE or state is _CONNECTED):
+            if settled.broken is None and (state is _LIVE or state is _CONNECTED):
                 try:
                     self._posts.pump_with_credit()
                 except OverspillError as error:
-                    broken = error
+                    settled.broken = error
             proved = state is _CONNECTED and self._talk.proved
             drained = state is _DRAINING and self._pairs.drained and not self._cut
+            if at_once := self._caller and state is _LIVE:
+                self._deliver(settled)
         for write in settled.whole:
             write.done()
         if proved:
             self._handle(LinkEvent.PROVED)
+        if not at_once:
+            self._deliver(settled)
+        if settled.broken is not None:
+            self.fail(settled.broken, cut=settled.cut)
+        if drained:
+            self._handle(LinkEvent.DRAINED)
+
+    def _deliver(self, settled: Settled) -> None:
+        """Gives the owner what came: a caller under this lock, which it needs."""
         try:
             for head, payload, place in settled.arrived:
                 self._owner.arrived(head, payload, place)
         except OverspillError as error:
-            broken = broken or error
-        if broken is not None:
-            self.fail(broken, cut=settled.cut)
-        if drained:
-            self._handle(LinkEvent.DRAINED)
+            settled.broken = settled.broken or error
 
     # Under the lock.
 
@@ -262,7 +265,7 @@ class Connection:  # mutable: its state is its life
 
     def _handle(self, event: LinkEvent, error: OverspillError | None = None) -> None:
         tell: list[Callable[[], None]] = []
-        with self._lock:
+        with self.lock:
             if self._state is LinkState.NEW:  # it is still being made, and whoever makes it looks
                 self._error = self._error or error
                 return

@@ -53,14 +53,15 @@ class Place(NamedTuple):
 
 
 class Engine:  # mutable: opens a device, then serves it
-    """RDMA for one process. `look` gives the facts of the host; `expecting` counts the answers that are awaited."""
+    """RDMA for one process. `look` gives the facts of the host; `awaited` has something of each answer that is awaited:
+    to add to a set takes no lock, which would be a look at the clock for each."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, config: RdmaConfig, look: Callable[[], Host] = read_host
     ) -> None:
         self.config = config
         self.budget = Budget(config.pinned_bytes_max)
-        self.expecting = 0
+        self.awaited: set[object] = set()
         self._loop = loop
         self._look = look
         self._lock = threading.Lock()
@@ -82,11 +83,6 @@ class Engine:  # mutable: opens a device, then serves it
     def choose(self) -> Choice:
         """The way out of this host as it is now. Raises ConfigError, Unavailable."""
         return choose(self._look(), self.config)
-
-    def expect(self, more: int) -> None:
-        """So many more answers are awaited now, or fewer. Safe from any thread."""
-        with self._lock:
-            self.expecting += more
 
     def mtu(self, choice: Choice) -> int:
         """The verbs code of what the port carries now. Raises Unavailable."""
@@ -230,7 +226,7 @@ class Engine:  # mutable: opens a device, then serves it
         depth = min(LINKS_PER_QUEUE * COMPLETIONS_PER_LINK, device.limits.cqe)
         if depth < COMPLETIONS_PER_LINK * LINKS_PER_QUEUE and self._queues:
             raise ResourceExhausted(f"{device.name} holds {depth} completions only; serve fewer peers over rdma")
-        queue = Rounds(device, depth, self._hand_out, lambda: self.expecting > 0, self._spoiled, self.config.spin_us)
+        queue = Rounds(device, depth, self._hand_out, lambda: bool(self.awaited), self._spoiled, self.config.spin_us)
         self._queues.append(queue)
         self._attach(queue.fd, lambda: self._readable(queue))
         return queue

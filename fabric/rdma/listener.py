@@ -161,5 +161,7 @@ class RdmaListener:  # mutable: its peers come and go
             for peer in tuple(self._peers):
                 peer.forget(now)
                 peer.look()
+                if peer.spoke:  # a message does not ask for the time
+                    peer.spoke, peer.heard_s = False, now
                 if peer.heard_s < now - self._engine.config.silent_s:
                     peer.end("the caller has been silent for too long")

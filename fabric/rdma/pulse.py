@@ -20,6 +20,8 @@ PULSE_S = 0.1
 IDLE_PULSE_S = 5.0
 """While nothing is: what it costs to keep a dead peer's memory so long is nothing, and 300 idle peers ask 60 times a
 second."""
+_EARLY_S = PULSE_S / 10
+"""How much earlier than the look that found it something is taken to have come: the next look may be early itself."""
 QUICK_S_MIN = 0.05
 """For one acknowledgement after the peer's line broke: a Python thread that shares its CPU is late by some of that."""
 
@@ -27,21 +29,26 @@ QUICK_S_MIN = 0.05
 class Pulse:  # mutable: times
     """The pulse of one connection. All times are of one monotonic clock."""
 
-    __slots__ = ("_end_s", "_heard_s", "_silent_s", "quick_s")
+    __slots__ = ("_end_s", "_heard_s", "_silent_s", "quick_s", "spoke")
 
     def __init__(self, config: RdmaConfig, now: float) -> None:
+        self.spoke = False
+        """Whether something came since it was last looked: to ask for the time with each message would cost more."""
         self._heard_s = now
         self._end_s: float | None = None
         self._silent_s = 2.0 * config.silence_s
         self.quick_s = max(config.ack_s, QUICK_S_MIN)
         """What one acknowledgement may take when there is reason to doubt the peer."""
 
-    def heard(self, now: float) -> None:
+    def heard(self) -> None:
         """Something came."""
-        self._heard_s = now
+        self.spoke = True
 
     def due(self, now: float, *, awaited: bool) -> bool:
-        """Whether the peer's NIC is to be asked now; `awaited` says that replies are out."""
+        """Whether the peer's NIC is to be asked now; `awaited` says that replies are out. Asked every `PULSE_S`."""
+        if self.spoke:
+            self.spoke = False
+            self._heard_s = now - _EARLY_S
         return self._end_s is None and now - self._heard_s >= (PULSE_S if awaited else IDLE_PULSE_S)
 
     @property

@@ -15,12 +15,15 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from contextlib import ExitStack, suppress
+from math import inf
 from threading import get_ident, main_thread
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import OverspillError
 from fabric.rdma.device import Completions, Events
+from fabric.timer_fd import TimerFd
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,8 +55,8 @@ class Rounds:  # mutable: open, then closed
         self.links = 0
         self.polls = 0
         self._hand_out, self._busy, self._spin_s = hand_out, busy, spin_us / 1e6
-        self._lock = threading.RLock()
-        self._leading = threading.Lock()
+        self._turn: deque[None] = deque((None,))
+        """Whoever has taken out what lies here takes completions. A lock would read the clock each time."""
         self._counting = threading.Lock()
         self._others = 0
         self._shut = self._wanted = self._poked = False
@@ -77,6 +80,10 @@ class Rounds:  # mutable: open, then closed
         self._poll = select.poll()
         self._poll.register(self.events.fd, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
+        self._timer = TimerFd()
+        """Set to the earliest deadline of those who led: a call that is answered in time leaves it as it is."""
+        self._timer_s = inf
+        self._poll.register(self._timer.fd, select.POLLIN)
 
     @property
     def completions(self) -> Completions:
@@ -94,15 +101,20 @@ class Rounds:  # mutable: open, then closed
             self._poked = False
             with suppress(BlockingIOError):
                 os.eventfd_read(self._poke)
-        self._told()
-        if self._spin_s and self._busy():
-            loop.call_soon(self._spin, loop, time.monotonic() + self._spin_s)
-        else:
-            self._rest()
+        if not self._begun():
+            return  # who leads takes it
+        try:
+            self._told()
+            if self._spin_s and self._busy():
+                loop.call_soon(self._spin, loop, time.monotonic() + self._spin_s)
+            else:
+                self._rest()
+        finally:
+            self._ended()
 
     def take(self) -> None:
-        """Takes what there is, without waiting for anything."""
-        self._carefully(self._take)
+        """Takes what there is, without waiting for anything; where somebody leads, that thread does."""
+        self._alone(self._take)
 
     def _take(self) -> None:
         while True:
@@ -113,12 +125,31 @@ class Rounds:  # mutable: open, then closed
             if len(done) < POLL_MAX:
                 return
 
-    def _carefully(self, action: Callable[[], None]) -> None:
-        """Does it as the only thread; whatever goes wrong, connections whose completions were lost end."""
+    def _begun(self) -> bool:
+        """Whether this thread takes completions, alone, until `_ended`."""
         try:
-            with self._lock:
-                if not self._closed:
-                    action()
+            self._turn.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _ended(self) -> None:
+        self._turn.append(None)
+        if self._wanted:  # looked at behind that, or who has just asked for it might go away unheard
+            self.open()
+
+    def _alone(self, action: Callable[[], None]) -> None:
+        if self._begun():
+            try:
+                self._carefully(action)
+            finally:
+                self._ended()
+
+    def _carefully(self, action: Callable[[], None]) -> None:
+        """Whatever goes wrong, connections whose completions were lost end."""
+        try:
+            if not self._closed:
+                action()
         except OverspillError as error:  # the device
             _log.warning("%s", error)
             self._spoiled(self)
@@ -132,21 +163,21 @@ class Rounds:  # mutable: open, then closed
     def lead(self, bell: Bell, end_s: float) -> bool:
         """Takes completions in this thread until `bell` has rung or the time is up; False where somebody does already,
         and in the main thread: a signal's handler may raise anywhere in that. Blocks: not for the loop."""
-        if self._closed or get_ident() == main_thread().ident or not self._leading.acquire(blocking=False):
+        if self._closed or get_ident() == main_thread().ident or not self._begun():
             return False
         try:
             bell.wakes(self._wake)
             if not self._shut:
                 self._shut = True
-                self._gate.modify(self.events.fd, 0)
+                self._gate.unregister(self.events.fd)  # watched for nothing, it would wake the loop all the same
             if not self._armed:
                 self._rest()
             self._lead(bell, end_s)
         finally:
             bell.wakes(-1)
-            self._leading.release()
-            if self._others or self._wanted:
-                self.open()
+            if self._others:
+                self._wanted = True
+            self._ended()
         return True
 
     def open(self) -> None:
@@ -154,24 +185,24 @@ class Rounds:  # mutable: open, then closed
         comes back at once: whoever waits otherwise opens it, and the engine does now and then."""
         if not self._shut:
             return
-        self._wanted = True  # whoever leads does it when it leaves
-        if self._leading.acquire(blocking=False):
+        self._wanted = True  # whoever has the turn does it when it leaves
+        if self._begun():
             try:
                 self._wanted = False
                 if self._shut and not self._closed:
                     self._shut = False
-                    self._gate.modify(self.events.fd, select.EPOLLIN)
+                    self._gate.register(self.events.fd, select.EPOLLIN)
                     if not self._armed:
                         os.eventfd_write(self._poke, 1)
                         self._poked = True  # behind it, or who sees it might clear too early
             finally:
-                self._leading.release()
+                self._ended()
 
     def tend(self) -> None:
         """Opens it, and arms a channel that is not armed; the engine calls it every now and then."""
         self.open()
         if not self._armed:
-            self._rest()
+            self._alone(self._arm)
 
     def waits(self, more: int) -> None:
         """So many more wait now who do not lead, or fewer. Safe from any thread."""
@@ -184,32 +215,47 @@ class Rounds:  # mutable: open, then closed
         """Closes both; what was posted to the queue's pairs must have come back. Nobody leads any more."""
         self._closed = True
         os.eventfd_write(self._wake, 1)  # whoever leads leaves
-        self._leading.acquire(timeout=_LEAVE_S)  # for good
-        with self._lock:
-            self._completions.acknowledge(self._unacknowledged)
-            self._completions.close()
-            self.events.close()
-            self._gate.close()
-            os.close(self._wake)
-            os.close(self._poke)
+        end_s = time.monotonic() + _LEAVE_S
+        while not self._begun() and time.monotonic() < end_s:  # for good
+            time.sleep(0.001)
+        self._completions.acknowledge(self._unacknowledged)
+        self._completions.close()
+        self.events.close()
+        self._gate.close()
+        self._timer.close()
+        os.close(self._wake)
+        os.close(self._poke)
 
     def _lead(self, bell: Bell, end_s: float) -> None:
-        now = time.monotonic()
-        spin_s = now + self._spin_s
-        while self._spin_s and now < spin_s and not (bell.rung or self._closed):
-            self.take()
-            now = time.monotonic()
-        while not (bell.rung or self._closed) and now < end_s:
-            for fd, _ in self._poll.poll((end_s - now) * 1e3 + 1):
+        if self._spin_s:
+            self._look(bell)
+        self._time(end_s)
+        while not (bell.rung or self._closed):
+            for fd, _ in self._poll.poll():
                 if fd == self._wake:
                     with suppress(BlockingIOError):
                         os.eventfd_read(fd)
+                elif fd == self._timer.fd:
+                    if time.monotonic() >= end_s:
+                        return
+                    self._timer_s = inf
+                    self._time(end_s)
                 else:
                     self._told()
                     if not bell.rung:
                         self._rest()
-            if not bell.rung:
-                now = time.monotonic()
+
+    def _look(self, bell: Bell) -> None:
+        """Polls for a while before it waits."""
+        end_s = time.monotonic() + self._spin_s
+        while not (bell.rung or self._closed) and time.monotonic() < end_s:
+            self._carefully(self._take)
+
+    def _time(self, end_s: float) -> None:
+        """Whoever leads wakes at this time or before."""
+        if end_s < self._timer_s:
+            self._timer.set_at(end_s)
+            self._timer_s = end_s
 
     def _told(self) -> None:
         """The channel has an event: it is for what is taken now."""
@@ -240,4 +286,4 @@ class Rounds:  # mutable: open, then closed
         if self._busy() and time.monotonic() < end_s:
             loop.call_soon(self._spin, loop, end_s)
         else:
-            self._rest()
+            self._alone(self._arm)

@@ -46,11 +46,13 @@ _REQUEST: Final = Kind.REQUEST  # to look a member up in its enum costs 50 ns an
 class Serving:  # mutable: one peer's connection
     """One peer. `gone` is called once its connection is fenced and nothing of it is left."""
 
+    awaits: Final[frozenset[object]] = frozenset()  # a node awaits no replies of its callers
+
     def __init__(
         self, client_id: int, facts: PeerFacts, config: RdmaConfig, gone: Callable[[Serving], None]
     ) -> None:  # fmt: skip
         self.client_id = client_id
-        self.heard_s = time.monotonic()
+        self.spoke, self.heard_s = False, time.monotonic()
         self._facts, self._config, self._gone = facts, config, gone
         self._connection: Connection | None = None
         self._regions: NodeRegions | None = None
@@ -60,8 +62,7 @@ class Serving:  # mutable: one peer's connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost = self._ending = False
         self._loop = asyncio.get_running_loop()
-        self.over = asyncio.Event()
-        """The connection is over: whoever holds its line may hang up."""
+        self.over = asyncio.Event()  # the connection is over: whoever holds its line may hang up
 
     async def begin(self, connection: Connection, replies: RegionNote, open_session: OpenSession) -> RegionNote:
         """Opens the first region. Raises what the node's session or the registration raises."""
@@ -118,7 +119,7 @@ class Serving:  # mutable: one peer's connection
 
     def arrived(self, head: Head, payload: bytes, place: int | None) -> None:
         """A message of the peer's. Raises ProtocolError."""
-        self.heard_s = time.monotonic()
+        self.spoke = True
         if head.kind is FRAME:
             self._frame(head, payload, place)
         elif head.kind is HeadKind.REGION:
@@ -150,8 +151,6 @@ class Serving:  # mutable: one peer's connection
             self._regions.unregister()
         self._way_back.end()
         self._start(self._run_out(), even_if_lost=True)
-
-    # Requests.
 
     @property
     def _memory(self) -> NodeRegions:

@@ -55,7 +55,7 @@ class Settling:
             except OverspillError as error:  # what came before it is good, and what comes behind it is flushed
                 settled.broken = settled.broken or error
         if settled.arrived:
-            self._asides.pulse.heard(time.monotonic())
+            self._asides.pulse.heard()
         return settled
 
     def _settle(self, done: Done, settled: Settled, *, draining: bool) -> None:

@@ -16,6 +16,8 @@ from fabric.rdma.credits import Credits
 from fabric.rdma.heads import CREDIT, HEAD_BYTES, Head, HeadKind, pack_head, read_head
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fabric.errors import OverspillError
     from fabric.rdma.terms import Agreed
 
@@ -24,6 +26,10 @@ _U32: Final = 0xFFFF_FFFF
 
 class Owner(Protocol):
     """Who has a connection; all but `view_of` is called in the loop's thread, `lost` and `fenced` in any."""
+
+    @property
+    def awaits(self) -> Collection[object]:
+        """Something of each reply that the owner awaits."""
 
     def view_of(self, region: int) -> memoryview | None:
         """The region of ours that the peer writes to, by its number's last bits."""

@@ -86,7 +86,7 @@ def tells(engine: Engine, code: int) -> None:
 
 
 def tells_when_all_are_out(engine: Engine, code: int) -> None:
-    assert wait_until(lambda: engine.expecting == CALLERS)
+    assert wait_until(lambda: len(engine.awaited) == CALLERS)
     time.sleep(0.2)  # the last of them is being sent
     tells(engine, code)
 

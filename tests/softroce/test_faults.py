@@ -208,7 +208,7 @@ def test_an_idle_connection_costs_nothing(shared: RdmaWorld, body: Bytes) -> Non
     caller = BlockingCaller()
     with Client(shared, caller) as client:
         client.flips(body[: 64 << 10])
-        assert wait_until(lambda: shared.engine.expecting == 0)
+        assert wait_until(lambda: not shared.engine.awaited)
         time.sleep(0.5)
         polls, began_s, cpu_s = shared.engine.polls, time.monotonic(), time.process_time()
         time.sleep(3.0)

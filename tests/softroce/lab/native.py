@@ -63,6 +63,15 @@ def _words(kernel_file: Path, initrd: Path, root_image: Path, root: Path) -> lis
     ]  # fmt: skip
 
 
+def _kept(node: int, nodes: int) -> tuple[str, ...]:
+    """Keeps one of two guests on a processor of its own. Its kernel and its processes take turns, and a turn that goes
+    to another processor costs tens of microseconds: a ping-pong through a node took 1.03 ms so, and 0.51 on one."""
+    processors = sorted(os.sched_getaffinity(0))
+    if nodes == 1 or len(processors) < nodes:
+        return ()
+    return ("taskset", "--cpu-list", str(processors[node]))
+
+
 def initramfs(folder: Path) -> Path:
     """One busybox and the first program, written to `folder`."""
     busybox = shutil.which("busybox")
@@ -86,7 +95,7 @@ class NativeLab(Lab):
             for node, cards in enumerate(_wires(nodes)):
                 own = self._folder / f"g{node}"
                 own.mkdir()
-                self.guests.append(NativeGuest(node, nodes, own, words, cards))
+                self.guests.append(NativeGuest(node, nodes, own, [*_kept(node, nodes), *words], cards))
                 for card in cards:
                     card.close()
             for each in self.guests:

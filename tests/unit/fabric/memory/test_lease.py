@@ -32,6 +32,16 @@ def test_release_is_once() -> None:
     assert arena.lent_bytes() == 0
 
 
+def test_what_its_writer_and_its_holder_are_done_with_is_free() -> None:
+    arena = _arena()
+    slots = [arena.lease(ARENA_BYTES // 2) for _ in range(2)]
+    arena.writer_began(*slots)
+    for slot in slots:
+        arena.finish(slot)
+    assert arena.lent_bytes() == 0
+    assert arena.lease(ARENA_BYTES).nbytes == ARENA_BYTES, "both halves are free, and joined"
+
+
 def test_a_block_gives_back() -> None:
     arena = _arena()
     with pytest.raises(KeyError), Lease.of(arena, 1):

@@ -23,8 +23,15 @@ def test_silence_is_asked_about_sooner_while_replies_are_awaited() -> None:
 def test_who_speaks_is_not_asked() -> None:
     pulse = Pulse(CONFIG, 0.0)
     for step in range(1, 50):
-        pulse.heard(step * PULSE_S * 0.9)
-        assert not pulse.due(step * PULSE_S * 0.9 + PULSE_S / 2, awaited=True)
+        pulse.heard()
+        assert not pulse.due(step * PULSE_S, awaited=True)
+
+
+def test_who_falls_silent_is_asked_at_the_second_look_behind_that() -> None:
+    pulse = Pulse(CONFIG, 0.0)
+    pulse.heard()
+    assert not pulse.due(PULSE_S, awaited=True)
+    assert pulse.due(1.95 * PULSE_S, awaited=True), "a look may come a little early"
 
 
 def test_one_question_is_out_at_a_time_and_its_answer_counts_as_a_sign() -> None:
