@@ -67,7 +67,7 @@ class ModelTalk:  # mutable: remembers libraries
             self.libraries = tuple(name for name in HEAVY_LIBRARIES if name in control.models)
         elif control.word == "ready":
             life.loading, life.anew = "", False
-            self._shelves.loaded(control.loaded)
+            self._shelves.loaded(self._number, control.loaded)
             if life.to_load == self._models():
                 life.warm = True
                 if state in COMING and self._machine.generation > 1:

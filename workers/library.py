@@ -129,8 +129,8 @@ class ModelLibrary:  # mutable: the node's models
 
     # What executors report.
 
-    def loaded(self, results: tuple[Loaded, ...]) -> None:
-        """An executor has started and this became of the models that it should load."""
+    def loaded(self, number: int, results: tuple[Loaded, ...]) -> None:
+        """Executor `number` has started and this became of the models that it should load."""
         for each in results:
             model = self._models.get(each.model)
             if model is None or model.machine.stage is ModelStage.UNLOADED:
@@ -139,6 +139,7 @@ class ModelLibrary:  # mutable: the node's models
                 self.broke(each.model, each.refused)
             else:
                 model.warmed(each)
+                model.deaths.pop(number, None)
                 if model.attempt is None:  # else it is one more that has the version before
                     self._handle(model, ModelEvent.LOADED)
 
@@ -152,7 +153,7 @@ class ModelLibrary:  # mutable: the node's models
 
     def executor_ended(self, number: int, why: str, loading: str) -> None:
         """An executor is no more: whatever it was loading counts as the cause. At its start that is one model, and the
-        second time proves it."""
+        second time in a row proves it."""
         guilty = self._models.get(loading)
         if guilty is not None:
             guilty.deaths[number] += 1

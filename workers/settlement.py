@@ -39,8 +39,8 @@ class Settlement(Protocol):
 class Shelves(Protocol):
     """Who hears what became of models."""
 
-    def loaded(self, results: tuple[Loaded, ...]) -> None:
-        """An executor has loaded what it should, or could not."""
+    def loaded(self, number: int, results: tuple[Loaded, ...]) -> None:
+        """Executor `number` has loaded what it should, or could not."""
 
     def staged(self, number: int, serial: int, loaded: Loaded) -> None:
         """Executor `number` has loaded what was staged beside its models, or could not."""

@@ -78,7 +78,7 @@ class Shelved:  # mutable: one model over all its versions
         self.attempt: Attempt | None = None
         self.unload_asked: Callable[[OverspillError | None], None] | None = None
         self.deaths: Counter[int] = Counter()
-        """How often an executor, by number, ended while it loaded this at its start."""
+        """How often in a row an executor, by number, ended while it loaded this at its start."""
         self._tallies: dict[str, ModelTally] = {}
 
     @property

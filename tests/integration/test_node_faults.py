@@ -153,6 +153,31 @@ def test_a_model_that_kills_its_executor_at_load_is_refused_and_others_serve(tmp
         assert "each time that it loaded this model" in str(error)
 
 
+SOMETIMES_DEADLY = """
+import os, pathlib, signal
+loads = pathlib.Path(os.environ["NODE_TEST_LOG"]).with_name("loads")
+with loads.open("a") as log:
+    log.write("x")
+if loads.stat().st_size in (2, 4):
+    os.kill(os.getpid(), signal.SIGKILL)
+class Model:
+    def __init__(self, config): pass
+    def execute(self, inputs, outputs):
+        outputs["y"] = inputs["x"]
+"""
+
+
+@pytest.mark.long
+def test_deaths_at_load_with_a_good_one_between_them_prove_nothing(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_model(models, "sometimes", SOMETIMES_DEADLY)
+    with running_node(tmp_path, models) as node, client_of(node) as client:
+        for good in (1, 3, 5):
+            wait_until(lambda good=good: (tmp_path / "loads").stat().st_size == good, 30.0)
+            wait_until(lambda: client.call("sometimes", OK, 1) == [0, 1], 30.0)
+            os.kill(node.children()[0], signal.SIGKILL)
+
+
 def test_nothing_outlives_a_killed_node(tmp_path: Path) -> None:
     with running_node(tmp_path, rough_models(tmp_path), "--node-id", "again", "--wires", "local,rpc") as node:
         children = node.children() + node.children("workers.port")
