@@ -24,7 +24,7 @@ from fabric.rdma.pairs import Pairs
 from fabric.rdma.posts import Posts
 from fabric.rdma.pulse import Pulse
 from fabric.rdma.settling import Settled, Settling
-from fabric.rdma.talk import Message, Talk
+from fabric.rdma.talk import Message, Nobody, Talk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class Connection:  # mutable: its state is its life
         self.rounds = self._pairs.rounds
         self._asides = Asides(self._pairs, Pulse(engine.config, time.monotonic()))
         self._posts = Posts(self._pairs, self._talk, engine.config.piece_bytes)
-        intake = Intake(self._pairs, self._talk, self._posts, owner.view_of, answers=not caller)
+        intake = Intake(self._pairs, self._talk, self._posts, lambda: self._owner, answers=not caller)
         self._settling = Settling(self._pairs, self._posts, intake, self._asides)
         try:
             self._pairs.post_receives()
@@ -290,11 +290,11 @@ class Connection:  # mutable: its state is its life
             self._pairs.end_later(CUT_S if self._cut else DRAIN_S)
         elif do is LinkDo.TELL_LOST:
             self._posts.drop_frames()
-            error = self.error
-            tell.append(lambda: self._owner.lost(error))
+            error, owner = self.error, self._owner
+            tell.append(lambda: owner.lost(error))
         elif do is LinkDo.DESTROY:
-            left = self._posts.drop()
+            tell += [write.done for write in self._posts.drop()]
             self._pairs.destroy()
-            tell += [write.done for write in left]
         elif do is LinkDo.TELL_FENCED:
             tell.append(self._owner.fenced)
+            self._owner = Nobody()

@@ -19,23 +19,21 @@ if TYPE_CHECKING:
     from fabric.rdma.heads import Head
     from fabric.rdma.pairs import Pairs
     from fabric.rdma.posts import Posts
-    from fabric.rdma.talk import Talk
+    from fabric.rdma.talk import Owner, Talk
 
     Arrival = tuple[Head, bytes, int | None]
     """A message, what follows its head, and where it lay; None for one that came by itself."""
 
 
 class Intake:
-    """The receiving half of one connection. `view_of` gives the region that the peer writes to; `answers` says that
-    this end echoes greetings: the node does."""
+    """The receiving half of one connection. `owner` gives who knows the region that the peer writes to; `answers` says
+    that this end echoes greetings: the node does."""
 
-    __slots__ = ("_answers", "_pairs", "_posts", "_talk", "_view_of")
+    __slots__ = ("_answers", "_owner", "_pairs", "_posts", "_talk")
 
-    def __init__(
-        self, pairs: Pairs, talk: Talk, posts: Posts, view_of: Callable[[int], memoryview | None], *, answers: bool
-    ) -> None:
+    def __init__(self, pairs: Pairs, talk: Talk, posts: Posts, owner: Callable[[], Owner], *, answers: bool) -> None:
         self._pairs, self._talk, self._posts = pairs, talk, posts
-        self._view_of, self._answers = view_of, answers
+        self._owner, self._answers = owner, answers
 
     def frame(self, number: int, done: Done) -> Arrival | None:
         """A message of the frame pair. Raises ProtocolError."""
@@ -64,7 +62,7 @@ class Intake:
                 self._posts.greet_on_bulk()
             return None
         region, offset = read_place(done.imm)
-        view = self._view_of(region)
+        view = self._owner().view_of(region)
         if view is None or not 0 < done.nbytes <= len(view) - offset:
             raise ProtocolError("the peer told of a frame that lies outside of its region; the connection is closed")
         head, payload = self._talk.heard(bytes(view[offset : offset + done.nbytes]), bulk=True)

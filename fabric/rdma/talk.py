@@ -48,6 +48,31 @@ class Owner(Protocol):
         """Nobody writes any more."""
 
 
+class Nobody:
+    """Whose a connection is once it is over: owner and connection would hold each other, and with them the memory."""
+
+    @property
+    def awaits(self) -> tuple[object, ...]:
+        """Nothing."""
+        return ()
+
+    def view_of(self, _region: int) -> memoryview | None:
+        """None."""
+        return None
+
+    def lived(self) -> None:
+        """Nobody hears it."""
+
+    def arrived(self, _head: Head, _payload: bytes, _place: int | None) -> None:
+        """Nobody hears it."""
+
+    def lost(self, _error: OverspillError) -> None:
+        """Nobody hears it."""
+
+    def fenced(self) -> None:
+        """Nobody hears it."""
+
+
 class Message:  # mutable: queued, then posted
     """What waits for credit. `posted` says that the peer may have it."""
 

@@ -51,7 +51,7 @@ ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def settle() -> None:
-    """Until closed channels are fenced, as far as they are in time: their memory is held until then, in circles."""
+    """Until closed channels are fenced, as far as they are in time: their memory is held until then."""
     end_s = time.monotonic() + FENCED_S
     while stuck := [engine for engine in ENGINES if engine.links]:
         if time.monotonic() > end_s:
@@ -63,7 +63,7 @@ def settle() -> None:
             done = threading.Event()
             engine.call_soon(done.set)
             done.wait(FENCED_S)
-        gc.collect()
+    gc.collect()  # errors that tests caught hold the frames that hold them
 
 
 class TcpLine:  # mutable: open, then closed
