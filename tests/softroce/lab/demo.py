@@ -105,7 +105,6 @@ class Story:  # mutable: one round
         client = stage.places[0].start(words, "tests.softroce.lab.dispatch", self._env(0))
         ready = self._await_ready(client)
         _tell(f"{ready['ready']} jobs are sent")
-        # By a file, since a console of the user-mode kernel hears nothing more after a line of four kilobytes.
         round_file.with_suffix(LEASE).write_text(stage.read(1, f"registry/{NODES[1]}.lease"), encoding="utf-8")
         order = {"seed": self._seed, "faults": self._faults, "slow": stage.slow}
         client.write(json.dumps(order) + "\n")

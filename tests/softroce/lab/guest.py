@@ -54,6 +54,10 @@ class Place(Protocol):
         """Starts one."""
 
 
+PART_CHARS = 1000
+"""What is told at once: a user-mode kernel's console hears nothing more after four kilobytes that nobody has read."""
+
+
 class Process:
     """A process in a guest."""
 
@@ -75,7 +79,8 @@ class Process:
 
     def write(self, text: str) -> None:
         """Writes to its standard input."""
-        self.guest.ask(do="write", pid=self.pid, text=text)
+        for start in range(0, len(text), PART_CHARS):
+            self.guest.ask(do="write", pid=self.pid, text=text[start : start + PART_CHARS])
 
     def end_input(self) -> None:
         """Closes its standard input."""
