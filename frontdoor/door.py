@@ -257,7 +257,7 @@ class Door:  # mutable: counts what is going on
             if isinstance(given.data, Place):
                 region, offset = regions[given.data.region], given.data.offset
                 self.counters.bytes_in[region.way] += len(view)
-                await self._copies.run(len(view) * region.is_copied, partial(region.read_into, offset, view))
+                await self._copies.fill(view[: len(view) * region.is_copied], partial(region.read_part, offset))
             else:
                 self.counters.bytes_in["raw"] += len(view)
                 await self._copies.run(len(view), partial(move, given.data, view))

@@ -93,6 +93,10 @@ class Held:  # mutable: counts its users, and is closed after the last one
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fills `view` from what lies there, where the front door does so."""
 
+    def read_part(self, offset: int, at: int, view: memoryview) -> None:
+        """The same for a part of what lies at `offset`."""
+        self.read_into(offset + at, view)
+
     def write_from(self, offset: int, view: memoryview) -> None:
         """Writes `view` there, where the front door does so."""
 
