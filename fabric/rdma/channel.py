@@ -23,6 +23,7 @@ from fabric.rdma.calls import Calls
 from fabric.rdma.choice import gid_text
 from fabric.rdma.config import BULK_DEPTH, CTL_DEPTH, FRAME_ROOM
 from fabric.rdma.connection import Connection
+from fabric.rdma.handed import hand_over
 from fabric.rdma.heads import FRAME, NO_REGION, HeadKind, frame_of
 from fabric.rdma.neighbour import find_neighbour
 from fabric.rdma.page_reads import page_life
@@ -125,6 +126,8 @@ class RdmaChannel:  # mutable: open, then closed
 
     def call(self, call: Call, deadline: Deadline) -> Answer:
         """Sends one attempt and waits in the calling thread. Raises OverspillError."""
+        if (loop := self._engine.interrupted()) is not None:
+            return hand_over(lambda: self.call_async(call, deadline), deadline, loop)
         return wait_through(lambda ring: self._life(call, deadline, ring), deadline, self._connection.rounds)
 
     async def call_async(self, call: Call, deadline: Deadline) -> Answer:
@@ -144,7 +147,10 @@ class RdmaChannel:  # mutable: open, then closed
         """Reads the node's load page with the NIC alone: nobody at the node is asked, so it is no sign of life. Raises
         Unavailable where the node has none or it stays torn, DeadlineExceeded, NodeLost."""
         of, mine = (self._connection, self._page), (self._client_id, self.peer_facts.node_epoch)
-        return wait_through(lambda ring: page_life(*of, *mine, deadline, ring), deadline, self._connection.rounds)
+        rounds, make = self._connection.rounds, lambda ring: page_life(*of, *mine, deadline, ring)
+        if (loop := self._engine.interrupted()) is not None:
+            return hand_over(lambda: await_through(make, deadline, rounds), deadline, loop)
+        return wait_through(make, deadline, rounds)
 
     def watch(self, doubted: Callable[[], None]) -> None:
         """`doubted()` is called, from any thread, when the connection is over: its line tells of the node's death."""

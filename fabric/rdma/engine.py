@@ -137,6 +137,13 @@ class Engine:  # mutable: opens a device, then serves it
         """Whether the loop still turns."""
         return not self._loop.is_closed() and self._loop.is_running()
 
+    def interrupted(self) -> asyncio.AbstractEventLoop | None:
+        """The loop, where this is the main thread: a signal's handler may raise anywhere in that, so what must not be
+        left half done is done on the loop. None in any other thread, and where the loop does not turn."""
+        if threading.get_ident() != threading.main_thread().ident or self._closed or not self.in_loop():
+            return None
+        return self._loop
+
     def call_soon(self, action: Callable[[], None]) -> None:
         """Runs `action` in the loop's thread. Safe from any thread; after the loop's end it does nothing."""
         with suppress(RuntimeError):

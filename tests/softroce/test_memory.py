@@ -59,7 +59,7 @@ def _fenced(channel: RdmaChannel) -> None:
 def _key_ended(channel: RdmaChannel) -> None:
     """By the end of the region's key alone: the pairs live, and the node goes on writing until its NIC is refused."""
     connection = channel._connection
-    with connection._lock:
+    with connection.lock:
         channel._replies.current.registered.close()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.contract.world import wait_until
-from tests.softroce.echo import EchoWorld, after
+from tests.softroce.echo import CONFIG, EchoWorld, after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.guests(1)
 COUNTERS = Path("/sys/class/infiniband")
 THREADS = 8
+ARENA_BYTES = 256 << 10
+"""Of each of three hundred connections: both ends of all lie in one guest, which may pin a quarter of 2.5 GiB for each
+end."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +68,7 @@ def test_no_pair_waits_for_ever_and_none_finds_its_receiver_unready() -> None:
 def test_more_connections_than_one_queue_holds(monkeypatch: pytest.MonkeyPatch, links: int, each: int) -> None:
     """Each has its place on a queue that cannot overrun, all of them answer at the same time, and all can be closed."""
     monkeypatch.setattr("fabric.rdma.engine.LINKS_PER_QUEUE", each)
-    with EchoWorld() as world:
+    with EchoWorld(config=replace(CONFIG, arena_bytes=ARENA_BYTES)) as world:
         channels = [world.open() for _ in range(links)]
         assert len(world.caller._queues) == -(-links // each)
         threads = [threading.Thread(target=world.echoes, args=(channel, 3000), name="asker") for channel in channels]

@@ -176,7 +176,7 @@ class Remote:
                     item.ihook.pytest_runtest_logreport(report=report)
         except LabError as error:
             return str(error)
-        return f"the test's process in the guest ended, or was silent: {self._last_words()}"
+        return f"the test's process in the guest {_ended(self._worker)}: {self._last_words()}"
 
     def _tell(self, words: dict[str, Any]) -> None:
         assert self._worker is not None
@@ -233,6 +233,13 @@ def _lab(stage: Stage) -> Lab | OwnMachine:
     if reason := native.unavailable() if suite is None else unavailable(suite):
         raise OutsideError(reason)
     return native.NativeLab(stage.nodes) if suite is None else Lab(stage.nodes, suite)
+
+
+def _ended(worker: Process) -> str:
+    """What became of a worker that says no more."""
+    if worker.code is None:
+        return "was silent"
+    return f"ended by signal {-worker.code}" if worker.code < 0 else f"ended with exit code {worker.code}"
 
 
 def _fail(item: pytest.Item, problem: str) -> None:
