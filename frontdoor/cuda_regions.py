@@ -15,7 +15,7 @@ from fabric.dtypes import DType
 from fabric.errors import InvalidArgument
 from fabric.layout import TensorSpec
 from frontdoor.failures import Refusal, Status
-from frontdoor.regions import Held
+from frontdoor.held import Held
 
 if TYPE_CHECKING:
     from collections.abc import Callable

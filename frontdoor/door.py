@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from fabric.layout import TensorSpec
     from frontdoor.clients import Owner
     from frontdoor.engine import Answered, Engine, Model, Staged
+    from frontdoor.held import Held
     from frontdoor.leases import Leases
-    from frontdoor.regions import Held, Regions
+    from frontdoor.regions import Regions
     from frontdoor.trace_context import Context
     from frontdoor.traces import Trace
     from frontdoor.values import Asked
@@ -257,7 +258,7 @@ class Door:  # mutable: counts what is going on
             if isinstance(given.data, Place):
                 region, offset = regions[given.data.region], given.data.offset
                 self.counters.bytes_in[region.way] += len(view)
-                await self._copies.fill(view[: len(view) * region.is_copied], partial(region.read_part, offset))
+                await self._copies.halves(view[: len(view) * region.is_copied], partial(region.read_part, offset))
             else:
                 self.counters.bytes_in["raw"] += len(view)
                 await self._copies.run(len(view), partial(move, given.data, view))
@@ -291,4 +292,4 @@ class Door:  # mutable: counts what is going on
                 f" {place.nbytes}; give it more",
             )
         self.counters.bytes_out[region.way] += spec.nbytes
-        await self._copies.run(spec.nbytes * region.is_copied, partial(region.write_from, place.offset, view))
+        await self._copies.halves(view[: spec.nbytes * region.is_copied], partial(region.write_part, place.offset))

@@ -1,9 +1,10 @@
-"""The shared memory that clients registered: opened once, checked at each use, and never mapped unless told so.
+"""The shared memory that clients registered: opened once, checked at each use, and never touched unless told so.
 
-A client may truncate its own memory at any time, and whoever maps it dies of SIGBUS then. So bytes are moved by
-`preadv` and `pwritev`, which only come up short: that request fails, and nothing else. With `trusted`, the operator's
-word, regions are mapped. A name belongs to one space of names (`Owner.space`), so users of a host never meet each
-other's regions. This module never looks for dead clients: `frontdoor/leases.py` does. Read that next.
+A client may truncate its own memory at any time, and whoever touches it then dies of SIGBUS. So the kernel moves the
+bytes (`preadv`, `pwritev`, and `frontdoor/window.py` for large outputs), and only comes up short: that request fails,
+and nothing else. With `trusted`, the operator's word, regions are mapped and copied. A name belongs to one space of
+names (`Owner.space`), so users of a host never meet each other's regions. This module never looks for dead clients:
+`frontdoor/leases.py` does. Read that next.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabric.errors import InvalidArgument
 from frontdoor.failures import Refusal, Status
+from frontdoor.held import Held
+from frontdoor.window import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from frontdoor.clients import Owner
-    from frontdoor.values import Place
+    from frontdoor.held import Kind
+    from frontdoor.window import Window
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where shm_open(3) keeps its files
 RESERVED_KEY = "triton_python_backend_shm_region_"
@@ -35,9 +39,6 @@ REGIONS_ALL_MAX = 8192
 NAME_CHARS_MAX = 255
 _MOVE_MAX = 1 << 30
 """Linux moves 2 GiB less a page at a time at most (read(2))."""
-
-
-Kind = TypeVar("Kind", bound="Held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,78 +51,21 @@ class RegionStatus:
     nbytes: int
 
 
-class Held:  # mutable: counts its users, and is closed after the last one
-    """What is registered under a name, of whatever kind. It stays open while a request uses it, also after it was
-    unregistered."""
-
-    __slots__ = ("_ended", "_open", "_users", "name", "nbytes", "owner")
-    way = "shm"
-    """What metrics call it."""
-    is_copied = True
-    """Whether the front door copies between it and the engine."""
-
-    def __init__(self, name: str, owner: Owner, nbytes: int) -> None:
-        self.name = name
-        self.owner = owner
-        self.nbytes = nbytes
-        self._users = 0
-        self._ended = False
-        self._open = True
-
-    def hold(self) -> None:
-        """A request begins to use it."""
-        self._users += 1
-
-    def let_go(self) -> None:
-        """A request has ended with it."""
-        self._users -= 1
-        self._close_unused()
-
-    def end(self) -> None:
-        """It is no longer registered; it is closed once nobody uses it."""
-        self._ended = True
-        self._close_unused()
-
-    def _close_unused(self) -> None:
-        if self._ended and not self._users and self._open:
-            self._open = False
-            self.close()
-
-    def close(self) -> None:
-        """Lets go of what it is."""
-
-    def read_into(self, offset: int, view: memoryview) -> None:
-        """Fills `view` from what lies there, where the front door does so."""
-
-    def read_part(self, offset: int, at: int, view: memoryview) -> None:
-        """The same for a part of what lies at `offset`."""
-        self.read_into(offset + at, view)
-
-    def write_from(self, offset: int, view: memoryview) -> None:
-        """Writes `view` there, where the front door does so."""
-
-    def check(self, place: Place) -> None:
-        """Raises InvalidArgument unless the place lies in the region."""
-        if place.offset + place.nbytes > self.nbytes:
-            raise InvalidArgument(
-                f"{place.nbytes} bytes at {place.offset} do not lie in region {self.name!r} of {self.nbytes};"
-                " correct offset and byte size"
-            )
-
-
 class Region(Held):
     """One registered region of system shared memory, and its descriptor."""
 
-    __slots__ = ("_fd", "_map", "key", "offset")
+    __slots__ = ("_fd", "_map", "_window", "key", "offset")
 
     def __init__(
-        self, name: str, key: str, offset: int, nbytes: int, owner: Owner, fd: int, mapped: mmap.mmap | None
-    ) -> None:
+        self, name: str, key: str, offset: int, nbytes: int, owner: Owner, fd: int, mapped: mmap.mmap | None,
+        window: Window | None,
+    ) -> None:  # fmt: skip
         super().__init__(name, owner, nbytes)
         self.key = key
         self.offset = offset
         self._fd = fd
         self._map = mapped
+        self._window = window
 
     @property
     def status(self) -> RegionStatus:
@@ -129,9 +73,11 @@ class Region(Held):
         return RegionStatus(self.name, self.key, self.offset, self.nbytes)
 
     def close(self) -> None:
-        """Closes the descriptor."""
+        """Closes the descriptor, and what was mapped."""
         os.close(self._fd)
-        self._fd, self._map = -1, None
+        if self._window is not None:
+            self._window.close()
+        self._fd, self._map, self._window = -1, None, None
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fills `view` from the region. Blocks for as long as the copy takes. Raises InvalidArgument when the memory
@@ -151,9 +97,21 @@ class Region(Held):
             np.copyto(np.frombuffer(self._map, np.uint8, len(view), at), np.frombuffer(view, np.uint8))
             return
         # A write past the end would make the file longer again, which its owner did not ask for.
-        if os.fstat(self._fd).st_size < at + len(view):
-            raise self._shorter()
+        self._check_end(at + len(view))
         self._move(os.pwritev, at, view)
+
+    def write_part(self, offset: int, at: int, view: memoryview) -> None:
+        """The same beside other parts, at the same time where that is to be had. Raises as `write_from`."""
+        start = self.offset + offset + at
+        done = self._window.write(start, view) if self._window is not None else 0
+        if done < len(view):
+            self.write_from(offset + at + done, view[done:])  # which says what is wrong, if anything is
+        else:
+            self._check_end(start + done)  # what lies behind the end in the last page is nobody's
+
+    def _check_end(self, end: int) -> None:
+        if os.fstat(self._fd).st_size < end:
+            raise self._shorter()
 
     def _move(self, move: Callable[[int, list[memoryview], int], int], at: int, view: memoryview) -> None:
         done = 0
@@ -176,11 +134,12 @@ class Region(Held):
 
 
 class Regions:  # mutable: the table
-    """All registered regions. `trusted` maps them."""
+    """All registered regions. `trusted` has them touched."""
 
     def __init__(self, *, trusted: bool = False, folder: Path = FOLDER) -> None:
         self._trusted = trusted
         self._folder = folder
+        self._windows = Windows()
         self._table: dict[tuple[str, str], Held] = {}
 
     def __len__(self) -> int:
@@ -215,7 +174,8 @@ class Regions:  # mutable: the table
         except InvalidArgument:
             os.close(fd)
             raise
-        self._table[owner.space, name] = Region(name, key, offset, nbytes, owner, fd, mapped)
+        window = None if self._trusted else self._windows.open(fd, offset + nbytes)
+        self._table[owner.space, name] = Region(name, key, offset, nbytes, owner, fd, mapped, window)
 
     def check_new(self, owner: Owner, name: str, nbytes: int) -> None:
         """Raises what is wrong with a new region, whatever its kind: all kinds have one space of names."""

@@ -80,6 +80,23 @@ def test_memory_that_was_cut_is_told(folder: Path) -> None:
     regions.close()
 
 
+def test_parts_of_a_large_output_are_told_when_their_memory_was_cut(folder: Path) -> None:
+    nbytes = 3 << 20
+    (folder / "large").write_bytes(bytes(nbytes))
+    regions = Regions(folder=folder)
+    regions.register(ME, "r", "large", 100, nbytes - 100)
+    region, words = regions.find(ME, "r"), bytes(range(1, 251)) * 8000
+    region.write_part(7, 5, memoryview(words))
+    assert (folder / "large").read_bytes()[112 : 112 + len(words)] == words
+    # In the last page, where nothing comes up short; before it; and all of it.
+    for size in (112 + len(words) - 1, 1 << 20, 0):
+        os.truncate(folder / "large", size)
+        with pytest.raises(InvalidArgument, match="shorter"):
+            region.write_part(7, 5, memoryview(words))
+        assert (folder / "large").stat().st_size == size
+    regions.close()
+
+
 def test_a_system_without_memory_is_told(folder: Path) -> None:
     regions = Regions(folder=folder)
     regions.register(ME, "r", "key", 0, 100)
