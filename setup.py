@@ -33,6 +33,7 @@ HOT = (
     "fabric/local/tenant.py",
     "fabric/local/unclaimed.py",
     "fabric/memory/arena.py",
+    "fabric/memory/copying.py",
     "fabric/memory/lease.py",
     "fabric/memory/slots.py",
     "fabric/message.py",

@@ -16,6 +16,7 @@ import numpy as np
 from fabric.dtypes import DType, bytes_encode, dtype_of
 from fabric.errors import InvalidArgument
 from fabric.layout import Layout, TensorSpec, layout_of
+from fabric.memory.copying import copy_array
 from fabric.memory.lease import Lease, tensor_view
 
 SMALL_BODY_BYTES: Final = 64 * 1024
@@ -116,7 +117,7 @@ def write_tensors(memory: memoryview, layout: Layout, sources: tuple[Tensor, ...
     for spec, offset, source in zip(layout.specs, layout.offsets, sources, strict=True):
         if spec.nbytes and not spec.referred:
             target = tensor_view(memory, spec, offset)
-            np.copyto(target, source.data if source.data.shape == target.shape else source.data.reshape(target.shape))
+            copy_array(target, source.data if source.data.shape == target.shape else source.data.reshape(target.shape))
 
 
 def small_body(sources: tuple[Tensor, ...]) -> Body:

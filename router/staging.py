@@ -17,6 +17,7 @@ import numpy as np
 from fabric.dtypes import DType, dtype_of
 from fabric.errors import ResourceExhausted, RouterClosed
 from fabric.layout import Layout, TensorSpec, layout_of
+from fabric.memory.copying import copy_array
 from fabric.memory.lease import Lease, tensor_view
 from fabric.message import SMALL_BODY_BYTES, Body, Tensor, small_body, tensors_of, write_tensors
 from router.inputs import check
@@ -142,7 +143,7 @@ class Staging:  # mutable: remembers plans
         for spec, offset in zip(layout.specs, layout.offsets, strict=True):
             if not spec.referred and spec.nbytes:
                 data, target = sources[spec.name].data, tensor_view(view, spec, offset)
-                np.copyto(target, data if data.shape == target.shape else data.reshape(target.shape))
+                copy_array(target, data if data.shape == target.shape else data.reshape(target.shape))
         return self.referring(body or Body(layout, bytes(small)), residents.values())
 
     def leased_body(self, layout: Layout) -> Body:
@@ -160,7 +161,7 @@ class Staging:  # mutable: remembers plans
         try:
             for spec, offset, array in zip(layout.specs, layout.offsets, inputs.values(), strict=True):
                 target: np.ndarray[Any, Any] = np.ndarray(spec.shape, spec.dtype.numpy, buffer=window, offset=offset)
-                np.copyto(target, array)  # type: ignore[arg-type]
+                copy_array(target, array)  # type: ignore[arg-type]
         except BaseException:  # an interrupt too: whoever keeps the error must not keep the slot
             lease.release()
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from fabric.errors import ArenaFull, Fate, InvalidArgument, OverspillError, ProtocolError, ResourceExhausted
 from fabric.frame import STREAM, TRACED, ErrorFrame, ReplyFrame, decode_final, may_be_second, pack_request
 from fabric.layout import ALIGN_BYTES, Layout, parse_layout
+from fabric.memory.copying import copy_bytes
 from fabric.memory.lease import Lease
 from fabric.memory.slots import SLOT_BYTES_MIN
 from fabric.message import SMALL_BODY_BYTES
@@ -74,7 +75,7 @@ class Places:  # mutable: filled for one attempt, lent to the node, settled by i
         else:
             nbytes = call.body.layout.body_bytes
             slot = self._input = self._copy = self.arena.lease(nbytes)
-            self.arena.view[slot.offset : slot.offset + nbytes] = call.body.view()
+            copy_bytes(self.arena.view[slot.offset : slot.offset + nbytes], call.body.view())
         self.leased = True
         self.input_at = self._input.offset
 

@@ -16,6 +16,7 @@ import numpy as np
 from fabric.dtypes import DType, bytes_encode, dtype_of
 from fabric.errors import InvalidArgument, ModelFailed
 from fabric.layout import ALIGN_BYTES, Layout, TensorSpec, layout_of
+from fabric.memory.copying import copy_array
 from workers.modelconfig import ModelConfig, TensorDecl
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Outputs:  # mutable: filled by the model, then finished once
             return
         spec = self._declared.spec(name, kind, array.shape)
         target = np.ndarray(spec.shape, spec.dtype.numpy, self._place(spec))
-        np.copyto(target, array.view(np.uint16) if kind is DType.BF16 and array.dtype != np.uint16 else array)
+        copy_array(target, array.view(np.uint16) if kind is DType.BF16 and array.dtype != np.uint16 else array)
 
     def _seen(self, name: str, value: object) -> tuple[Array, DType, bytes]:
         """The value as an array, its datatype, and the serialised form of BYTES. What cannot travel is the model's

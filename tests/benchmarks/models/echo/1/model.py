@@ -1,6 +1,4 @@
-"""Writes every byte of its output: one copy of the input, into the reply's own memory."""
-
-import numpy as np
+"""Writes every byte of its output: assigned, so that the executor copies it into the reply's own memory, once."""
 
 
 class Model:
@@ -11,5 +9,4 @@ class Model:
 
     def execute(self, inputs, outputs):
         """`x`, `y`: FP32 [n]."""
-        x = inputs["x"]
-        np.copyto(outputs.allocate("y", np.float32, x.shape), x)
+        outputs["y"] = inputs["x"]
