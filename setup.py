@@ -37,6 +37,7 @@ HOT = (
     "fabric/memory/lease.py",
     "fabric/memory/slots.py",
     "fabric/message.py",
+    "fabric/quiet_lock.py",
     "fabric/rdma/asides.py",
     "fabric/rdma/asking.py",
     "fabric/rdma/bell.py",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from fabric.deadline import Deadline
     from fabric.errors import OverspillError
     from fabric.transport import Answer, Call
 
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
 class Begins(Protocol):
     """A channel that begins calls on its loop."""
 
-    def begin(
-        self, call: Call, deadline: Deadline, now: float, done: Callable[[Answer | OverspillError], None]
-    ) -> bool:
+    def begin(self, call: Call, budget_us: int, done: Callable[[Answer | OverspillError], None]) -> bool:
         """Sends one attempt; `done` gets its only outcome later, in the loop's thread. False where it must be awaited
-        (`call_async`) instead; nothing was sent then. `now` is the time, for which nobody is to ask twice."""
+        (`call_async`) instead; nothing was sent then. It may take `budget_us` from now on: for a
+        deadline somebody would have to ask the time."""
 
 
 @runtime_checkable

@@ -30,6 +30,11 @@ class HotLoop(asyncio.SelectorEventLoop):
         super().__init__(asks)
         self.hot.failed = self._failed
 
+    def time(self) -> float:
+        """As asyncio's."""
+        now = self.hot.now = super().time()
+        return now
+
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:

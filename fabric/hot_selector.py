@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import selectors
+from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.timer_fd import TimerFd
@@ -23,18 +24,20 @@ EVENTS_MAX: Final = 64
 
 class HotSelector:  # mutable: watches
     """What `asyncio.SelectorEventLoop` asks of a selector. `hurry` is set when asyncio has something to do; `failed` is
-    told what an action raised."""
+    told what an action raised. `now` is the time that asyncio was told last: it asks for it before each timeout. Where
+    nobody says it, the timer is set for each wait."""
 
     def __init__(self) -> None:
         self.hurry = False
+        self.now = nan
         self.failed: Callable[[Exception], None] | None = None
         self._others: Any = selectors.EpollSelector()
         self._poll = select.epoll()
         self._poll.register(self._others.fileno(), select.EPOLLIN)
         self._timer = TimerFd()
         self._poll.register(self._timer.fd, select.EPOLLIN)
-        self._timed = False
-        """Whether the timer is set."""
+        self._timed, self._at_s = False, nan
+        """Whether the timer is set, and when it is due, as far as that is known."""
         self._actions: dict[int, Callable[[], None]] = {}
 
     def watch(self, fd: int, action: Callable[[], None]) -> None:
@@ -101,10 +104,13 @@ class HotSelector:  # mutable: watches
         self._others.close()
 
     def _time(self, timeout: float | None) -> None:
-        """Sets the timer for this wait."""
+        """Sets the timer for this wait. One that is due before stays: asyncio finds nothing to do then, once, where to
+        set it anew would be a system call for each wait."""
         if timeout is not None and timeout > 0.0:
-            self._timer.set_in(timeout)
-            self._timed = True
+            at_s = self.now + timeout
+            if not (self._timed and self.now < self._at_s <= at_s):
+                self._timer.set_in(timeout)
+                self._timed, self._at_s = True, at_s
         elif timeout is None and self._timed:
             self._timer.clear()
             self._timed = False

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fabric.errors import RouterClosed, RouterUsedAfterFork
+from fabric.hot_loop import HotLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -52,7 +53,7 @@ class LoopThread:  # mutable: owns a thread
     def __init__(self, name: str = "overspill-loop") -> None:
         self._pid = os.getpid()
         self._closed = False
-        self.loop = asyncio.new_event_loop()
+        self.loop = HotLoop()
         self._openers = ThreadPoolExecutor(OPENERS_MAX, thread_name_prefix="overspill-open")
         self._thread = threading.Thread(target=self._run, name=name, daemon=False)
         self._thread.start()

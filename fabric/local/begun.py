@@ -15,7 +15,6 @@ from fabric.local.exchange import Places, read_final, request_frame, small_reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.deadline import Deadline
     from fabric.local.mux import MuxSocket
     from fabric.memory.arena import Arena
     from fabric.reply_sizes import ReplySizes
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
 
 
 def begin(
-    mux: MuxSocket, arena: Arena, node_epoch: int, sizes: ReplySizes, call: Call, deadline: Deadline,
-    now: float, done: Callable[[Answer | OverspillError], None], broken: Callable[[str], None],
+    mux: MuxSocket, arena: Arena, node_epoch: int, sizes: ReplySizes, call: Call, budget_us: int,
+    done: Callable[[Answer | OverspillError], None], broken: Callable[[str], None],
 ) -> bool:  # fmt: skip
     """Sends a call; `done` gets the answer or the error, in the loop's thread, never before this returns. False where
     nothing was sent, and nothing will be told. `broken` is called when the node talks garbage."""
-    budget_us = deadline.remaining_us(now)
     if not budget_us or mux.settling(call.id):
         return False
     places = Places(arena)
@@ -47,7 +45,7 @@ def begin(
             places.put_input(call)
             places.put_reply(max(sizes.guess(call), small_reply_bytes(arena)))
             places.lend()
-        mux.begin(call.id, request_frame(call, node_epoch, budget_us, places), places, deadline, then)
+        mux.begin(call.id, request_frame(call, node_epoch, budget_us, places), places, budget_us, then)
     except OverspillError:  # whoever awaits it is told
         places.settle()
         places.give_up()

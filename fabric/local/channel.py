@@ -173,9 +173,7 @@ class LocalChannel:  # mutable: open, then closed
                 del final  # else error, traceback and this frame hold each other
         return take_leased_reply(*final, places)
 
-    def begin(
-        self, call: Call, deadline: Deadline, now: float, done: Callable[[Answer | OverspillError], None]
-    ) -> bool:
+    def begin(self, call: Call, budget_us: int, done: Callable[[Answer | OverspillError], None]) -> bool:
         """The same without a coroutine, on the running loop: `done` gets the outcome. False where it must be awaited
         instead; nothing was sent then. See `fabric.begins.Begins`."""
         if self._pool.closing or self._unclaimed.any:
@@ -184,7 +182,7 @@ class LocalChannel:  # mutable: open, then closed
         if loop is None or loop.is_closed():  # else it is the running one: to ask which that is, is a system call
             self._mux.attach()
         epoch = self._peer.node_epoch
-        return begin(self._mux, self._arena, epoch, self._sizes, call, deadline, now, done, self.abort)
+        return begin(self._mux, self._arena, epoch, self._sizes, call, budget_us, done, self.abort)
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether calls may be awaited on `loop`, which is not the channel's own."""

@@ -120,13 +120,13 @@ class MuxSocket:  # mutable: owns the socket, and who waits for what
             timer.cancel()
             del final  # it holds the error that is raised here, whose traceback holds this frame
 
-    def begin(self, request: RequestId, frame: bytes, places: Places, deadline: Deadline, then: Then) -> None:
-        """The same without waiting: `then` gets the final frame, or the error, in the loop's thread."""
+    def begin(self, request: RequestId, frame: bytes, places: Places, budget_us: int, then: Then) -> None:
+        """The same without waiting: `then` gets the frame or the error, in the loop's thread, an expiry a look late."""
         loop = self._loop
         assert loop is not None, "attached before the first frame"
-        final = Later(loop, then, deadline.at_s, frame, places)
+        final = Later(loop, then, budget_us, frame, places)
         self._begin(request, frame, places, final)
-        self._alarm.by(final.at_s, loop)
+        self._alarm.begun(loop)
 
     def _begin(self, request: RequestId, frame: bytes, places: Places, final: _Final) -> Key:
         key = (request.client_id, request.request_no)

@@ -12,11 +12,14 @@ import fcntl
 import mmap
 import os
 from collections import deque
-from threading import RLock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fabric.errors import ConfigError, ProtocolError, ResourceExhausted
 from fabric.memory.slots import SLOT_BYTES_MIN, Slot, SlotTable
+from fabric.quiet_lock import quiet_lock
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 ARENA_BYTES_DEFAULT: Final = 1 << 30
 """Address space, not memory: pages come when they are first written. One request of 256 MiB each way, or thirty of
@@ -35,8 +38,8 @@ class Arena:  # mutable: owns a mapping and a table of loans
     __slots__ = ("_finished", "_retired", "_returned", "fd", "lock", "map", "nbytes", "table", "view")
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self.lock = RLock()
-        """Who does several things at once holds it meanwhile: to take it once is a look at the clock, and no more."""
+        self.lock: AbstractContextManager[object] = quiet_lock()
+        """Who does several things at once holds it meanwhile: to take it once may be a look at the clock."""
         self.fd = -1  # until the mapping stands: whoever gave us the descriptor closes it when this fails
         self.nbytes = nbytes
         self.map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED)

@@ -65,20 +65,21 @@ class Asking:  # mutable: regions grow and shrink
     ) -> bool:  # fmt: skip
         """Asks the node without a coroutine, which costs half: `done` gets the outcome. False where the request needs
         more care: `answer` gives it, and nothing was sent. An ArenaFull or ReplyTooLarge that comes needs it too."""
-        begins, now = region.begins, time.monotonic()
+        begins = region.begins
         if begins is None or running > TASKS_MAX or request.node_epoch not in {0, self._facts.node_epoch}:
             return False
         kept, number = self.kept, request.request_no
-        kept.acknowledge(request.ack_no, now)
-        if kept.knows(number):
-            return False
+        if kept.any:
+            kept.acknowledge(request.ack_no, time.monotonic())
+            if kept.knows(number):
+                return False
 
         def ended(outcome: Answer | OverspillError) -> None:
             if not isinstance(outcome, OverspillError) and isinstance(outcome.memory, Lease):
                 kept.keep(number, outcome, time.monotonic())
             done(outcome)
 
-        return begins.begin(self._call(request, body), Deadline.from_remaining_us(request.budget_us, now), now, ended)
+        return begins.begin(self._call(request, body), request.budget_us, ended)
 
     async def answer(self, request: RequestFrame, body: Body, region: NodeRegion, running: int) -> Answer:
         """The node's answer to a request that lies in `region`, one of `running`. Raises OverspillError."""

@@ -6,7 +6,6 @@ other does. This module never looks. Read `fabric/rdma/channel.py` next.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Generator
 
     from fabric.deadline import Deadline
@@ -59,13 +59,13 @@ class Bell:  # mutable: rung, then heard
             rings = self._rings
             if rings is None:
                 rings = self._rings = SimpleQueue()
-            rounds.waits(1)
+            rounds.waits(self)
             try:
                 if not self.rung:
                     with suppress(Empty):
                         rings.get(timeout=max(0.0, end_s - time.monotonic()))
             finally:
-                rounds.waits(-1)
+                rounds.waits_no_more(self)
         self.rung = False
 
 
@@ -92,8 +92,8 @@ class _LoopBell:  # mutable: rung, then heard
 
     __slots__ = ("_loop", "_rung", "_waiting", "_whose")
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._whose = get_ident()
         self._rung = False
         self._waiting: asyncio.Future[None] | None = None
@@ -117,11 +117,11 @@ class _LoopBell:  # mutable: rung, then heard
         if not self._rung:
             self._waiting = waiting = self._loop.create_future()
             timer = self._loop.call_at(end_s, self._ring)
-            rounds.waits(1)
+            rounds.waits(self)
             try:
                 await waiting
             finally:
-                rounds.waits(-1)
+                rounds.waits_no_more(self)
                 timer.cancel()
                 self._waiting = None
         self._rung = False
@@ -131,7 +131,7 @@ async def await_through(
     make: Callable[[Callable[[], None]], Generator[None, None, _T]], deadline: Deadline, rounds: Rounds
 ) -> _T:
     """The same on the running loop."""
-    bell = _LoopBell()
+    bell = _LoopBell(rounds.running_loop())
     life = make(bell.ring)
     try:
         while True:

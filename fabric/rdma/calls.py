@@ -165,22 +165,22 @@ class Calls:  # mutable: what is out
                     raise NodeLost(f"the node is gone ({self._lost}); choose another", Fate.NEVER_RAN)
                 # An earlier attempt of the same id, given up here, is awaited first.
                 if call.id not in self._flights and not deadline.expired(now):
-                    flight = self._placed(call, reply_bytes, ring)
+                    flight = self._placed(call, reply_bytes, ring, now)
                     if flight is not None:
-                        self._send(flight, call, deadline.remaining_us(now))
+                        self._send(flight, call, deadline.remaining_us(now), now)
                         return flight
                 self._waiting.append(ring)
             if deadline.expired(now):
                 raise DeadlineExceeded("the time was over before there was room for it; give more", Fate.NEVER_RAN)
             yield
 
-    def _placed(self, call: Call, reply_bytes: int, ring: Callable[[], None]) -> Flight | None:
+    def _placed(self, call: Call, reply_bytes: int, ring: Callable[[], None], now: float) -> Flight | None:
         """The places, or None where one must be waited for. Raises WireTooSmall where none will ever do."""
         flight = Flight(call.id, ring)
         room, frame_bytes = self._connection.frame_room, HEAD_BYTES + _frame_bytes(call)
         if frame_bytes + call.body.layout.body_bytes > room:
             long = frame_bytes if frame_bytes > room else 0  # such a frame lies behind its body
-            flight.place = self.memory.place(round_up(call.body.layout.body_bytes) + long)
+            flight.place = self.memory.place(round_up(call.body.layout.body_bytes) + long, now)
             if flight.place is None:
                 return None
         if reply_bytes > room - _REPLY_FRAME_BYTES:
@@ -195,7 +195,7 @@ class Calls:  # mutable: what is out
             flight.reply, flight.region = found
         return flight
 
-    def _send(self, flight: Flight, call: Call, budget_us: int) -> None:
+    def _send(self, flight: Flight, call: Call, budget_us: int, now: float) -> None:
         layout, place = call.body.layout, flight.place
         frame = pack_request(
             call.id.client_id, call.id.request_no, self._node_epoch, budget_us,
@@ -212,7 +212,7 @@ class Calls:  # mutable: what is out
                 self._connection.post(flight.message)
             else:
                 flight.message = Message(FRAME, frame, region=place.note.number, note=region)
-                self._write(flight, call, place, flight.message)
+                self._write(flight, call, place, flight.message, now)
         except BaseException:  # whatever it was, nothing may stay behind it
             self._flights.pop(call.id, None)
             flight.settle()
@@ -221,8 +221,8 @@ class Calls:  # mutable: what is out
                 flight.reply.release()
             raise
 
-    def _write(self, flight: Flight, call: Call, place: Place, message: Message) -> None:
-        source = self.memory.source(call)
+    def _write(self, flight: Flight, call: Call, place: Place, message: Message, now: float) -> None:
+        source = self.memory.source(call, now)
         body = (source.address, source.nbytes, source.lkey)
         long_at = place.offset + round_up(source.nbytes)
         try:

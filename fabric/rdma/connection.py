@@ -8,12 +8,12 @@ lock; completions are handled in the loop's thread, and the owner is told withou
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from fabric.errors import Fate, NodeLost, OverspillError
+from fabric.quiet_lock import quiet_lock
 from fabric.rdma.asides import Asides
 from fabric.rdma.config import CUT_S
 from fabric.rdma.heads import HeadKind
@@ -53,7 +53,7 @@ class Connection:  # mutable: its state is its life
         self.gid = choice.gid
         self._engine, self._owner, self._caller = engine, owner, caller
         self._talk = Talk(epoch)
-        self.lock: AbstractContextManager[object] = threading.RLock() if caller else nullcontext()  # a node: one thread
+        self.lock: AbstractContextManager[object] = quiet_lock() if caller else nullcontext()  # a node: one thread
         self._state, self._cut = LinkState.NEW, False
         self._error: OverspillError | None = None
         self._pairs = Pairs(engine, self, choice)

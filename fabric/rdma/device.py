@@ -44,6 +44,8 @@ class Done:  # mutable: made for each completion, see fabric/frame_values.py
         self.imm = imm
 
 
+ACKNOWLEDGE_EVERY: Final = 64
+"""Events are only counted by an acknowledgement, which closing waits for."""
 _NOTHING: Final[list[Done]] = []
 
 
@@ -114,6 +116,7 @@ class Events:  # mutable: open, then closed
         before = _files(_EVENT_FILE)
         self.channel = device.verbs.cq.CompChannel(device.context)
         self.fd = _new_event_file(before)
+        self._left = self._unacknowledged = 0
 
     def take(self, queue: Completions) -> bool:
         """Takes one event of the only queue that tells here; False where there is none. Never waits."""
@@ -121,7 +124,25 @@ class Events:  # mutable: open, then closed
             self.channel.get_cq_event(queue.cq)
         except (self._device.verbs.error, OSError):
             return False
+        self._unacknowledged += 1
+        if self._unacknowledged >= ACKNOWLEDGE_EVERY:
+            self.acknowledge(queue)
         return True
+
+    def leave(self) -> None:
+        """There is an event, and it is taken later, by `catch_up`."""
+        self._left += 1
+
+    def catch_up(self, queue: Completions) -> None:
+        """Takes events that were left: before the queue is armed again, since `fd` is readable until then."""
+        while self._left:
+            self._left -= 1
+            self.take(queue)
+
+    def acknowledge(self, queue: Completions) -> None:
+        """Acknowledges events that were taken; closing the queue waits for that."""
+        count, self._unacknowledged = self._unacknowledged, 0
+        queue.acknowledge(count)
 
     def close(self) -> None:
         """Closes the channel; its queues must be closed before."""

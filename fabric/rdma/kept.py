@@ -36,6 +36,11 @@ class Kept:  # mutable: holds leases
     def __len__(self) -> int:
         return len(self._answers)
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is remembered: where not, nobody needs to ask the time for it."""
+        return bool(self._answers) or bool(self._spent)
+
     def keep(self, request_no: int, answer: Answer, now: float) -> None:
         """A reply was made; small ones need no slot, and the node has a copy."""
         if isinstance(answer.memory, Lease):

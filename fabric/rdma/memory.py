@@ -66,10 +66,10 @@ class CallMemory:  # mutable: grows and shrinks
         """The node lends room."""
         self._windows = windows
 
-    def place(self, nbytes: int) -> Place | None:
+    def place(self, nbytes: int, now: float) -> Place | None:
         """Room at the node; None where it must be waited for. Raises WireTooSmall where there will be none."""
         windows = self._lent()
-        self._used_s = now = time.monotonic()
+        self._used_s = now
         try:
             return windows.take(nbytes)
         except ArenaFull:
@@ -106,7 +106,7 @@ class CallMemory:  # mutable: grows and shrinks
                 raise WireTooSmall(f"a reply of {nbytes} bytes finds no room over rdma: {full}") from None
             return None
 
-    def source(self, call: Call) -> Source:
+    def source(self, call: Call, now: float) -> Source:
         """The body of a call, where the NIC can send it from. Raises ResourceExhausted."""
         memory, copy = call.body.memory, None
         nbytes = call.body.layout.body_bytes
@@ -115,7 +115,7 @@ class CallMemory:  # mutable: grows and shrinks
             copy.view[:nbytes] = call.body.view()
         arena, slot = memory.arena, memory.slot
         try:
-            extent = self._sources.use(arena, slot, time.monotonic())
+            extent = self._sources.use(arena, slot, now)
         except BaseException:  # whatever it was, nothing may stay behind it
             if copy is not None:
                 copy.release()

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 8
 """Pieces posted at a time."""
-WINDOW_BYTES: Final = 2 << 20
-"""Bytes of bodies posted at a time, and at most one piece more: 80 us of a 200 Gbit/s link."""
+WINDOW_BYTES: Final = 4 << 20
+"""Bytes of bodies posted at a time, and at most one piece more: 160 us of a 200 Gbit/s link."""
 SIGNAL_EVERY: Final = 4
 SIGNAL_UNTIL: Final = 6
-"""Pieces after which one asks for a completion; the last of a body may leave that to the frame behind it, as long as
-the window never fills with pieces that do not."""
+"""Pieces after which one asks for a completion; the last of a body may leave that to the frame behind it, and a frame
+to the body that is posted behind it at once, as long as the window never fills with pieces that do not."""
+SIGNAL_BYTES: Final = WINDOW_BYTES // 2
+"""The same for bytes: the device still has as many to do when it is told of these."""
 COUNT_MASK: Final = (1 << 28) - 1
 """What of a sequence number comes back with its completion."""
 QUEUE_MAX: Final = 1024
@@ -106,7 +108,10 @@ class Piece:  # mutable: made for each piece, see fabric/frame_values.py
 class Outbox:  # mutable: a queue
     """The writes of one connection. `take` gives pieces to post; `settled(sequence)` says that those were done."""
 
-    __slots__ = ("_active", "_first", "_piece_bytes", "_posted", "_posted_bytes", "_queue", "_since_signal", "_window")
+    __slots__ = (
+        "_active", "_first", "_piece_bytes", "_posted", "_posted_bytes", "_queue", "_since_bytes",
+        "_since_signal", "_window",
+    )  # fmt: skip
 
     def __init__(self, piece_bytes: int, window: int = WINDOW) -> None:
         self._piece_bytes = piece_bytes
@@ -116,7 +121,7 @@ class Outbox:  # mutable: a queue
         self._posted: deque[tuple[Write, bool, int]] = deque()
         self._posted_bytes = 0
         self._first = 0
-        self._since_signal = 0
+        self._since_signal = self._since_bytes = 0
 
     @property
     def empty(self) -> bool:
@@ -155,7 +160,7 @@ class Outbox:  # mutable: a queue
         if cut is None:
             address, nbytes, lkey, remote, write.imm = write.message()
             write.frame_address = address
-            piece = Piece(write, address, nbytes, lkey, remote, last=True, signaled=True)
+            piece = Piece(write, address, nbytes, lkey, remote, last=True, signaled=not self._follows())
             nbytes = 0
         else:
             address, nbytes, remote = cut
@@ -168,8 +173,19 @@ class Outbox:  # mutable: a queue
                 signaled = self._since_signal + 1 >= SIGNAL_EVERY or self._posted_bytes >= WINDOW_BYTES
             piece = Piece(write, address, nbytes, write.lkey, remote, last=False, signaled=signaled)
         self._since_signal = 0 if piece.signaled else self._since_signal + 1
+        self._since_bytes = 0 if piece.signaled else self._since_bytes + nbytes
         self._posted.append((write, piece.last, nbytes))
         return piece, self._first + len(self._posted) - 1
+
+    def _follows(self) -> bool:
+        """Whether a frame may leave its completion to what is taken next, which there is room for now."""
+        return (
+            bool(self._active)
+            and len(self._posted) + 1 < self._window
+            and self._posted_bytes < WINDOW_BYTES
+            and self._since_signal + 1 < SIGNAL_EVERY
+            and self._since_bytes < SIGNAL_BYTES
+        )
 
     def settled(self, sequence: int) -> list[Write]:
         """Everything up to this one (known by its last bits) is done; gives the writes that are whole."""

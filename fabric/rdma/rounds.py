@@ -10,10 +10,10 @@ its next message is on its way, and if others wait the loop does. This module kn
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import select
-import threading
 import time
 from collections import deque
 from contextlib import ExitStack, suppress
@@ -26,7 +26,6 @@ from fabric.rdma.device import Completions, Events
 from fabric.timer_fd import TimerFd
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from fabric.rdma.bell import Bell
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 POLL_MAX: Final = 64
 """Completions taken before others get their turn."""
-ACKNOWLEDGE_EVERY: Final = 64
-"""Events are only counted by an acknowledgement, which closing waits for."""
 _LEAVE_S: Final = 1.0
 """A thread that leads leaves as soon as it is rung; what it does then is bounded by one batch."""
 
@@ -57,12 +54,11 @@ class Rounds:  # mutable: open, then closed
         self._hand_out, self._busy, self._spin_s = hand_out, busy, spin_us / 1e6
         self._turn: deque[None] = deque((None,))
         """Whoever has taken out what lies here takes completions. A lock would read the clock each time."""
-        self._counting = threading.Lock()
-        self._others = 0
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None  # the thread and the loop that watch it
+        self._others: set[object] = set()  # who waits and does not lead: to add to a set takes no lock either
         self._shut = self._wanted = self._poked = False
         self._armed = True
         """Whether the channel will tell of the next completion."""
-        self._unacknowledged = 0
         self.events = Events(device)
         with ExitStack() as failed:
             failed.callback(self.events.close)
@@ -97,6 +93,7 @@ class Rounds:  # mutable: open, then closed
 
     def readable(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop's turn, when `fd` is readable."""
+        self._home = get_ident(), loop
         if self._poked:
             self._poked = False
             with suppress(BlockingIOError):
@@ -111,6 +108,13 @@ class Rounds:  # mutable: open, then closed
                 self._rest()
         finally:
             self._ended()
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs in this thread: to ask asyncio is a system call, which is not needed in the loop's own."""
+        home = self._home
+        if home is not None and home[0] == get_ident() and home[1].is_running():
+            return home[1]
+        return asyncio.get_running_loop()
 
     def take(self) -> None:
         """Takes what there is, without waiting for anything; where somebody leads, that thread does."""
@@ -204,12 +208,14 @@ class Rounds:  # mutable: open, then closed
         if not self._armed:
             self._alone(self._arm)
 
-    def waits(self, more: int) -> None:
-        """So many more wait now who do not lead, or fewer. Safe from any thread."""
-        with self._counting:
-            self._others += more
-        if more > 0:
-            self.open()
+    def waits(self, who: object) -> None:
+        """`who` waits now and does not lead, until `waits_no_more`. Safe from any thread."""
+        self._others.add(who)
+        self.open()
+
+    def waits_no_more(self, who: object) -> None:
+        """The end of that."""
+        self._others.discard(who)
 
     def close(self) -> None:
         """Closes both; what was posted to the queue's pairs must have come back. Nobody leads any more."""
@@ -218,7 +224,7 @@ class Rounds:  # mutable: open, then closed
         end_s = time.monotonic() + _LEAVE_S
         while not self._begun() and time.monotonic() < end_s:  # for good
             time.sleep(0.001)
-        self._completions.acknowledge(self._unacknowledged)
+        self.events.acknowledge(self._completions)
         self._completions.close()
         self.events.close()
         self._gate.close()
@@ -241,7 +247,7 @@ class Rounds:  # mutable: open, then closed
                     self._timer_s = inf
                     self._time(end_s)
                 else:
-                    self._told()
+                    self._carefully(self._take_left)
                     if not bell.rung:
                         self._rest()
 
@@ -262,12 +268,15 @@ class Rounds:  # mutable: open, then closed
         self._carefully(self._take_told)
 
     def _take_told(self) -> None:
+        self.events.catch_up(self._completions)
         if self.events.take(self._completions):
             self._armed = False
-            self._unacknowledged += 1
-            if self._unacknowledged >= ACKNOWLEDGE_EVERY:
-                self._completions.acknowledge(self._unacknowledged)
-                self._unacknowledged = 0
+        self._take()
+
+    def _take_left(self) -> None:
+        """The same, but the event stays where it is for now: it is read while the next answer is awaited."""
+        self._armed = False
+        self.events.leave()
         self._take()
 
     def _rest(self) -> None:
@@ -276,6 +285,7 @@ class Rounds:  # mutable: open, then closed
 
     def _arm(self) -> None:
         self._armed = False
+        self.events.catch_up(self._completions)
         self._completions.arm()
         self._armed = True
         self._take()

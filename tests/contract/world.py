@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabric.dtypes import DType
+from fabric.hot_loop import HotLoop
 from fabric.layout import Layout, TensorSpec, layout_of
 from fabric.memory.lease import Lease
 from fabric.message import Body, RequestId
@@ -94,7 +95,7 @@ class Loop:
     """An asyncio loop in a thread, as a client process has one."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = HotLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="contract-loop")
         self._thread.start()
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fabric.hot_loop import HotLoop, unwatch, watch
+from fabric.timer_fd import TimerFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -167,5 +170,43 @@ def test_an_action_may_unwatch_another_that_is_ready_too(bell: Bell) -> None:
             await asyncio.sleep(0)
         assert bell.heard == 1
         os.close(other.fd)
+
+    run(story, HotLoop)
+
+
+class Counted(TimerFd):
+    """A timer that tells how often it was set."""
+
+    times = 0
+
+    def set_in(self, delay_s: float) -> None:
+        self.times += 1
+        super().set_in(delay_s)
+
+
+def test_a_timer_that_is_put_off_again_and_again_is_hardly_ever_set_and_an_earlier_one_rings() -> None:
+    """As the deadlines of calls are, hardly any of which ever passes."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, HotLoop)
+        late = loop.call_later(LIMIT_S, print)
+        await asyncio.sleep(0.001)
+        plain, timer = loop.hot._timer, Counted()
+        loop.hot._poll.unregister(plain.fd)
+        loop.hot._poll.register(timer.fd, select.EPOLLIN)
+        loop.hot._timer = timer
+        plain.close()
+        for _ in range(20):
+            late.cancel()
+            late = loop.call_later(LIMIT_S, print)
+            turned = loop.create_future()
+            threading.Timer(0.002, loop.call_soon_threadsafe, (turned.set_result, None)).start()
+            await turned
+        assert timer.times <= 2
+        late.cancel()
+        began_s = loop.time()
+        await asyncio.sleep(0.02)
+        assert 0.02 <= loop.time() - began_s < LIMIT_S / 2
 
     run(story, HotLoop)

@@ -1,11 +1,11 @@
-"""One timer for all that was begun without a coroutine: each is told in its time that it is late, and only then."""
+"""One timer for all that was begun without a coroutine: each is told in its time that it is late, or a look later."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from fabric.local.exchange import Places
-from fabric.local.later import Alarm, Later
+from fabric.local.later import LOOK_S, Alarm, Later
 from fabric.memory.arena import Arena
 
 if TYPE_CHECKING:
@@ -64,23 +64,34 @@ def test_each_is_late_in_its_time_by_one_timer() -> None:
         final.set_exception(TimeoutError())
 
     alarm = Alarm(waiting, late)
-    for number, at_s in enumerate([5.0, 3.0, 9.0, 3.0, 7.0]):
-        final = Later(NOBODY, lambda _, number=number: told.append(number), at_s, b"", places)  # type: ignore[misc]
+
+    def begin(number: int, budget_us: int) -> None:
+        final = Later(NOBODY, lambda _: told.append(number), budget_us, b"", places)
         waiting[1, number] = final
-        alarm.by(at_s, clock)
+        alarm.begun(clock)
         assert len(clock.set) == 1
-    assert clock.set == [3.0]
-    clock.turn(2.9)
+
+    for number, budget_s in enumerate([5, 3, 9, 3]):
+        begin(number, budget_s * 1_000_000)
+    assert clock.set == [LOOK_S]
+    clock.turn(LOOK_S)  # those that are new get their time
+    assert clock.set == [3.0 + LOOK_S]
+    clock.turn(1.0)
+    begin(4, 7_000_000)
+    assert clock.set == [1.0 + LOOK_S], "a new one is looked at soon"
+    clock.turn(1.0 + LOOK_S)
     assert told == []
-    clock.turn(3.0)
+    clock.turn(3.0 + LOOK_S)
     assert told == [1, 3]
-    assert clock.set == [5.0]
+    assert clock.set == [5.0 + LOOK_S]
     waiting.pop((1, 0)).set_result(b"in time")
-    clock.turn(5.0)
+    clock.turn(5.0 + LOOK_S)
     assert told == [1, 3, 0]
-    assert clock.set == [7.0]
+    assert clock.set == [8.0 + LOOK_S]
+    clock.turn(8.0 + LOOK_S)
+    assert told == [1, 3, 0, 4]
     clock.turn(20.0)
-    assert told == [1, 3, 0, 2, 4]
+    assert told == [1, 3, 0, 4, 2]
     assert clock.set == []
     arena.retire()
     arena.close_fd()
@@ -89,8 +100,9 @@ def test_each_is_late_in_its_time_by_one_timer() -> None:
 def test_an_alarm_that_is_cancelled_rings_no_more_and_may_be_set_again() -> None:
     clock: Any = Clock()
     alarm = Alarm({}, lambda _, __: None)
-    alarm.by(4.0, clock)
+    alarm.begun(clock)
     alarm.end()
     assert clock.set == []
-    alarm.by(8.0, clock)
-    assert clock.set == [8.0]
+    clock.turn(8.0)
+    alarm.begun(clock)
+    assert clock.set == [8.0 + LOOK_S]

@@ -11,7 +11,7 @@ import pytest
 from fabric.errors import IllegalTransition, ProtocolError
 from fabric.rdma.credits import RESERVED, Credits
 from fabric.rdma.lifecycle import TABLE, LinkDo, LinkEvent, LinkState, step
-from fabric.rdma.outbox import COUNT_MASK, SIGNAL_EVERY, WINDOW, WINDOW_BYTES, Outbox, Piece, Write
+from fabric.rdma.outbox import COUNT_MASK, SIGNAL_BYTES, SIGNAL_EVERY, WINDOW, WINDOW_BYTES, Outbox, Piece, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,3 +252,33 @@ def test_bytes_bound_what_is_posted_and_its_last_piece_is_told_of(nbytes: int) -
         assert any(piece.signaled for piece, _ in device.pieces)
         whole += device.complete_one()
     assert {id(write) for write in whole} == {id(write) for write in writes}
+
+
+def test_a_stream_of_bodies_is_told_of_in_halves_of_what_is_posted() -> None:
+    """So that whoever posts is woken half as often as bodies go, and the device has something to do till then."""
+    nbytes = 1 << 20
+    outbox = Outbox(nbytes)
+    device = _Posted(outbox)
+    writes = [_write(nbytes) for _ in range(40)]
+    for write in writes:
+        outbox.put(write)
+    whole: list[Write] = []
+    told = 0
+    while len(whole) < len(writes):
+        device.pump()
+        whole += device.complete_one()
+        told += 1
+        left = sum(piece.nbytes for piece, _ in device.pieces if not piece.last)
+        assert left >= min(SIGNAL_BYTES, (len(writes) - len(whole)) * nbytes)
+    assert [id(write) for write in whole] == [id(write) for write in writes]
+    assert told <= len(writes) // 2 + 1
+
+
+def test_a_frame_with_nothing_behind_it_is_told_of() -> None:
+    """Its body's memory is the caller's again by that alone."""
+    outbox = Outbox(PIECE)
+    device = _Posted(outbox, credit=2)
+    for _ in range(3):  # there is no credit for the third
+        outbox.put(_write(10))
+    pieces = device.pump()
+    assert [piece.signaled for piece in pieces if piece.last] == [False, True]
