@@ -1,8 +1,10 @@
 """RC queue pairs over plain pyverbs, without any of our wire: what the wire's own speed is compared with, in one run.
 
-A ping-pong of 64 bytes by events, and a stream of 1 MiB WRITE_WITH_IMM. Run as a module in both guests:
-`python -m tests.softroce.bare serve` and `... ADDRESS ping|stream COUNT`; the caller prints seconds. Nothing of the
-product is imported here. Read `tests/softroce/test_speed.py` next.
+A ping-pong of 64 bytes by events, and a stream of 1 MiB WRITE_WITH_IMM: from one body, in turn to as many places as may
+be out, since what comes next must not overwrite what nobody has read; or all to one place (`overwrite`), which the
+processor's caches like better. Run as a module in both guests: `python -m tests.softroce.bare serve` and
+`... ADDRESS ping|stream|overwrite COUNT`; the caller prints seconds. Nothing of the product is imported here. Read
+`tests/softroce/test_speed.py` next.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ PING_BYTES, STREAM_BYTES = 64, 1 << 20
 class End:
     """One pair with its memory, connected to the other end's over an open TCP connection."""
 
-    def __init__(self, line: socket.socket, nbytes: int) -> None:
+    def __init__(self, line: socket.socket, nbytes: int, places: int = 1) -> None:
         import pyverbs.enums as e
         from pyverbs.addr import GID, AHAttr, GlobalRoute
         from pyverbs.cq import CQ, CompChannel
@@ -42,7 +44,7 @@ class End:
         self.channel = CompChannel(self.context)
         self.cq = CQ(self.context, 4 * DEPTH, None, self.channel, 0)
         access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
-        self.mr = MR(self.pd, 2 * nbytes, access)
+        self.mr = MR(self.pd, (1 + places) * nbytes, access)
         room = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
         asked = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=room, sq_sig_all=0)
         self.qp = QP(self.pd, asked)
@@ -64,10 +66,13 @@ class End:
         self._receive = RecvWR(wr_id=1, num_sge=1, sg=[theirs])
         signaled = e.IBV_SEND_SIGNALED
         self._send = SendWR(wr_id=2, opcode=e.IBV_WR_SEND, num_sge=1, sg=[mine], send_flags=signaled)
-        self._write = SendWR(
-            wr_id=2, opcode=e.IBV_WR_RDMA_WRITE_WITH_IMM, num_sge=1, sg=[mine], send_flags=signaled, imm_data=7
-        )
-        self._write.set_wr_rdma(key, address)
+        self._writes = [
+            SendWR(wr_id=2, opcode=e.IBV_WR_RDMA_WRITE_WITH_IMM, num_sge=1, sg=[mine], send_flags=signaled, imm_data=7)
+            for _ in range(places)
+        ]
+        for place, each in enumerate(self._writes):
+            each.set_wr_rdma(key, address + place * nbytes)
+        self._posted = 0
         for _ in range(DEPTH):
             self.qp.post_recv(self._receive)
         self.sent = self.got = 0
@@ -77,7 +82,8 @@ class End:
 
     def post(self, *, write: bool) -> None:
         """One message."""
-        self.qp.post_send(self._write if write else self._send)
+        self.qp.post_send(self._writes[self._posted % len(self._writes)] if write else self._send)
+        self._posted += 1
 
     def pump(self) -> None:
         """Waits for at least one completion by events; counts, and posts receives again."""
@@ -149,7 +155,7 @@ def main() -> None:
         line = socket.create_connection((sys.argv[1], PORT), 20)
         line.sendall(f"{case} {count}".encode().ljust(CASE_BYTES))
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    end = End(line, PING_BYTES if case == "ping" else STREAM_BYTES)
+    end = End(line, PING_BYTES if case == "ping" else STREAM_BYTES, WINDOW if case == "stream" else 1)
     first = sys.argv[1] != "serve"
     times = ping(end, int(count), first=first) if case == "ping" else [stream(end, int(count), first=first)]
     line.sendall(b"k")

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from tests.contract.world import Bytes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-PINGS, WRITES, ROUNDS = 200, 64, 3
+PINGS, WRITES, ROUNDS = 200, 64, 5
 CASE_S = 120.0
 IN_FLIGHT = 8
 STREAM_SHARE_MIN, PING_FACTOR_MAX = 0.85, 3.0
 IDLE_S, IDLE_CPU_MAX = 10.0, 0.01
+EMULATED = "code that has not run lately is a hundred times slower under emulation, and bare round trips have none"
 STAGES = [
     pytest.param("native", marks=pytest.mark.guests(2, "native", "compiled")),
     pytest.param("emulated", marks=pytest.mark.guests(2, "bookworm", "compiled")),
@@ -96,28 +97,27 @@ def ping(client: Client, body: Bytes) -> float:
 
 
 def stream(world: GuestWorld, client: Client, body: Bytes) -> tuple[float, float]:
-    """Seconds, and seconds of processor time here, of 1 MiB requests that lie in leases, a few at a time. The node
-    reads 64 bytes of each and answers 64: what is measured is the way there."""
-    calls = [client.request("touch", body, "lease") for _ in range(IN_FLIGHT)]
+    """Seconds, and seconds of processor time here, of 1 MiB requests, a few at a time. The node reads 64 bytes of each
+    and answers 64: what is measured is the way there. All of them send one lease, as all bare writes send one body,
+    and go to as many places as bare writes do. The requests are made before, as for `ping`."""
+    lent = client.request("touch", body, "lease").body
+    calls = [client.request("touch", body[:64]) for _ in range(WRITES)]
+    for call in calls:
+        call.body = lent
+    left, deadline = iter(calls), world.deadline(60.0)
 
-    async def one(bodies: list[object], left: Iterator[int]) -> None:
-        call = bodies.pop()
-        for _ in left:
-            answer = client.request("touch", body[:64])
-            answer.body = call.body  # type: ignore[attr-defined]
-            release(await client.channel.call_async(answer, world.deadline(60.0)))
+    async def one() -> None:
+        for call in left:
+            release(await client.channel.call_async(call, deadline))
 
     async def all_of_them() -> None:
-        bodies: list[object] = list(calls)
-        left = iter(range(WRITES))
-        await asyncio.gather(*(one(bodies, left) for _ in range(IN_FLIGHT)))
+        await asyncio.gather(*(one() for _ in range(IN_FLIGHT)))
 
     loop = world._loop.loop if isinstance(world, RdmaWorld) else client.caller.loop  # type: ignore[attr-defined]
     began, cpu_s = time.perf_counter(), time.process_time()
     asyncio.run_coroutine_threadsafe(all_of_them(), loop).result(CASE_S)
     took = time.perf_counter() - began, time.process_time() - cpu_s
-    for call in calls:
-        call.body.memory.release()  # type: ignore[union-attr]
+    lent.memory.release()  # type: ignore[union-attr]
     return took
 
 
@@ -125,8 +125,20 @@ def per_gib(cpu_s: list[float]) -> float:
     return statistics.median(cpu_s) * 1024 / WRITES
 
 
-@pytest.mark.xfail(reason="2.7 to 3.2 times on the user-mode kernel, more under emulation: docs/rdma.md")
-def test_a_small_call_costs_three_bare_round_trips_at_most(world: RdmaWorld, body: Bytes) -> None:
+def expect(request: pytest.FixtureRequest, missed: dict[str, str]) -> None:
+    """Stages that miss a goal, by how much and why: they are run for their figures."""
+    why = missed.get(request.node.callspec.params["world"])
+    if why is not None:
+        request.applymarker(pytest.mark.xfail(reason=f"{why}: docs/rdma.md"))
+
+
+def test_a_small_call_costs_three_bare_round_trips_at_most(
+    world: RdmaWorld, body: Bytes, request: pytest.FixtureRequest
+) -> None:
+    expect(request, {
+        "native-plain": "3.2 times, interpreted",
+        "emulated": EMULATED, "emulated-plain": EMULATED,
+    })  # fmt: skip
     caller = BlockingCaller()
     bare_s, ours_s = [], []
     with Client(world, caller) as client:
@@ -140,16 +152,22 @@ def test_a_small_call_costs_three_bare_round_trips_at_most(world: RdmaWorld, bod
     assert ours_ms <= PING_FACTOR_MAX * bare_ms, (ours_ms, bare_ms)
 
 
-@pytest.mark.xfail(reason="78 to 85 % on the user-mode kernel, less under emulation: docs/rdma.md")
-def test_a_stream_of_large_calls_keeps_up_with_bare_writes(world: RdmaWorld, body: Bytes) -> None:
+def test_a_stream_of_large_calls_keeps_up_with_bare_writes(
+    world: RdmaWorld, body: Bytes, request: pytest.FixtureRequest
+) -> None:
+    expect(request, {
+        "native-plain": "77 to 90 %, interpreted",
+        "emulated": EMULATED, "emulated-plain": EMULATED,
+    })  # fmt: skip
     caller = AsyncCaller()
     bare_s: list[float] = []
-    ours_s, cpu_s, rpc_s, rpc_cpu_s = ([0.0][:0] for _ in range(4))
+    hot_s, ours_s, cpu_s, rpc_s, rpc_cpu_s = ([0.0][:0] for _ in range(5))
     rpc_world = RpcWorld()
     with Client(world, caller) as client, Client(rpc_world, caller) as rpc:
         stream(world, client, body)
         for _ in range(ROUNDS):
             bare_s += run_bare("stream", WRITES)
+            hot_s += run_bare("overwrite", WRITES)
             for whose, at, took_s, used_s in (
                 (world, client, ours_s, cpu_s), (rpc_world, rpc, rpc_s, rpc_cpu_s)
             ):  # fmt: skip
@@ -158,10 +176,13 @@ def test_a_stream_of_large_calls_keeps_up_with_bare_writes(world: RdmaWorld, bod
                 used_s.append(cpu)
     caller.close()
     rpc_world.close()
-    bare, ours, rpc_rate = (WRITES * 1.048576 / statistics.median(times) for times in (bare_s, ours_s, rpc_s))
+    bare, hot, ours, rpc_rate = (
+        WRITES * 1.048576 / statistics.median(all_s) for all_s in (bare_s, hot_s, ours_s, rpc_s)
+    )
     sys.stdout.write(
-        f"1 MiB stream: bare {bare:.0f} MB/s, ours {ours:.0f} MB/s at {per_gib(cpu_s):.1f} s of processor time per GiB,"
-        f" rpc {rpc_rate:.0f} MB/s at {per_gib(rpc_cpu_s):.1f}; ib_write_bw: {perftest()}\n"
+        f"1 MiB stream: bare {bare:.0f} MB/s ({hot:.0f} to one place), ours {ours:.0f} MB/s, {ours / bare:.0%}, at"
+        f" {per_gib(cpu_s):.1f} s of processor time per GiB, rpc {rpc_rate:.0f} MB/s at {per_gib(rpc_cpu_s):.1f};"
+        f" ib_write_bw: {perftest()}\n"
     )  # for -rP
     assert ours >= STREAM_SHARE_MIN * bare, (ours, bare)
 
