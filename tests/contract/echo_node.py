@@ -67,6 +67,9 @@ class EchoNode:
         self._sequence = 0
         self._accepted = 0
         self.armed = ""
+        self._since: set[tuple[int, int]] = (
+            set()
+        )  # what was asked since it was armed: what a test left behind is none of it
 
     # What the listener calls.
 
@@ -93,9 +96,16 @@ class EchoNode:
             queued[0].cancel()
             self._fail(tenant, socket, client_id, request_no, Cancelled("it was given up", Fate.NEVER_RAN))
 
+    def arm(self, what: str) -> None:
+        """Goes wrong so, once, with something that is asked from now on."""
+        self.armed = what
+        self._since.clear()
+
     def request(self, tenant: Tenant, socket: TenantSocket, header: Header, frame: bytes) -> None:
         self._accepted += 1
         self._strike("die_request")
+        if self.armed:
+            self._since.add((header.client_id, header.request_no))
         request = decode_request(frame, header)
         layout = parse_layout(request.descriptors)
         self._check_places(tenant, request, layout)
@@ -168,7 +178,7 @@ class EchoNode:
                 self._kept.popitem(last=False)
             raise ReplyTooLarge(f"the reply takes {nbytes} bytes; give a larger place", None, nbytes)
         place = self._arenas[tenant.tenant_no][request.reply_offset : request.reply_offset + nbytes]
-        if self.armed == "die_reply":
+        if self.armed == "die_reply" and (request.client_id, request.request_no) in self._since:
             write(np.empty_like(place))
             place[: nbytes // 2] = 1
             self._strike("die_reply")
@@ -230,6 +240,8 @@ class EchoNode:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _spoiled(self, reply: ReplyFrame) -> bytes | bytearray:
+        if (reply.client_id, reply.request_no) not in self._since:
+            return encode_reply(reply)
         armed, self.armed = self.armed, ""
         if armed == "foreign_id":
             return encode_reply(replace(reply, request_no=reply.request_no + 1_000_000))
@@ -270,7 +282,7 @@ def main() -> None:
         if not words:
             reactor.stop()
             return
-        node.armed = words[-1]
+        node.arm(words[-1])
         os.write(1, b"armed\n")
 
     reactor.add(0, command)
