@@ -136,7 +136,7 @@ class Asking:  # mutable: regions grow and shrink
                     roomier = await self._roomier(region)
                 if roomier is not None:
                     region = roomier
-                elif not self.kept.give_up():
+                elif not self.kept.give_up(time.monotonic()):
                     self._check(call, full, deadline, region)
                     await self._regions.room()
         finally:

@@ -9,6 +9,7 @@ module never asks the node. Read `fabric/rdma/serving.py` next.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -166,7 +167,7 @@ class Delivery:  # mutable: the peer's regions for replies come and go
             try:
                 copy = Lease.of(region.arena, nbytes)
             except ResourceExhausted:
-                if not self._kept.give_up():
+                if not self._kept.give_up(time.monotonic()):
                     return None
             else:
                 copy.view[:nbytes] = memory.view[:nbytes] if isinstance(memory, Lease) else memory

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from fabric.deadline import Deadline
@@ -101,7 +102,7 @@ class Serving:  # mutable: one peer's connection
     def bury(self) -> None:
         """Ends what is left. Harmless twice."""
         if self._asking is not None:
-            self._asking.kept.give_up()
+            self._asking.kept.give_up(inf)
         if self._regions is not None:
             self._regions.abort("the caller is gone")
         self._gone(self)
@@ -131,7 +132,7 @@ class Serving:  # mutable: one peer's connection
         elif head.kind is HeadKind.LEFT:
             self._memory.leave(head.note)
         elif head.kind is HeadKind.BYE:
-            self._questions.kept.give_up()  # and asks for nothing again
+            self._questions.kept.give_up(inf)  # and asks for nothing again
             raise NodeLost("the caller said goodbye")
         else:
             raise ProtocolError(f"a caller sent {head.kind.name}, which is not for nodes; update the older side")
@@ -235,6 +236,8 @@ class Serving:  # mutable: one peer's connection
                 self._way_back.reply(request, outcome, reply_region, body)
             except Exception as error:  # noqa: BLE001 - a bug of ours must still end the caller's wait
                 outcome = self._told(request, error)
+                if isinstance(outcome, ReplyTooLarge):
+                    self._questions.kept.owe(request.request_no, time.monotonic())
         if isinstance(outcome, OverspillError):
             self._way_back.refuse(request, outcome, body)
             self.look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -91,7 +92,7 @@ def run(story: Callable[[World], Any]) -> None:
         await world.regions.add(ARENA_BYTES)
         await story(world)
         world.delivery.end()
-        world.kept.give_up()
+        world.kept.give_up(inf)
         world.regions.unregister()
         world.arena.retire()
         world.arena.close_fd()
@@ -114,7 +115,7 @@ def test_what_the_nic_reads_is_not_lent_again_though_nobody_keeps_it() -> None:
     async def story(world: World) -> None:
         world.reply(1, world.leased(LARGE, b"a"))
         ((at, nbytes, done),) = world.writes
-        assert world.kept.give_up() == 1
+        assert world.kept.give_up(inf) == 1
         for other in fill(world.arena, 4096):
             other.view[:] = b"b" * other.nbytes
         assert world.arena.view[at : at + nbytes] == b"a" * nbytes
@@ -164,7 +165,7 @@ def test_a_reply_waits_while_too_many_writes_do() -> None:
     async def story(world: World) -> None:
         world.refuses = True
         world.reply(1, world.leased(LARGE, b"a"))
-        world.kept.give_up()
+        world.kept.give_up(inf)
         for other in fill(world.arena, 4096):
             other.view[:] = b"b" * other.nbytes
             other.release()

@@ -18,7 +18,7 @@ from fabric.memory.lease import Lease
 from fabric.rdma.budget import Budget
 from fabric.rdma.domain import Use
 from fabric.rdma.heads import RegionNote
-from fabric.rdma.kept import HELD_S, Kept
+from fabric.rdma.kept import HELD_S, OWED_S, Kept
 from fabric.rdma.populate import populate
 from fabric.rdma.registered import Registered, address_of
 from fabric.rdma.window import Place, Windows
@@ -108,10 +108,26 @@ def test_a_kept_reply_is_let_go_when_the_node_has_forgotten_it() -> None:
     arena.close_fd()
 
 
+def test_a_reply_whose_caller_was_told_its_size_waits_for_it() -> None:
+    arena, kept = Arena.create(64 * KIB), Kept()
+    kept.keep(7, _answer(arena), 0.0)
+    kept.keep(8, _answer(arena), 0.0)
+    kept.owe(7, 1.0)
+    assert kept.give_up(1.0 + OWED_S - 0.1) == 1
+    assert kept.find(7) is not None  # and is owed no longer: it is on its way
+    assert kept.give_up(1.0 + OWED_S - 0.1) == 1
+    kept.keep(9, _answer(arena), 2.0)
+    kept.owe(9, 2.0)
+    assert kept.give_up(2.0 + OWED_S - 0.1) == 0
+    assert kept.give_up(2.0 + OWED_S) == 1  # whoever was told has given up
+    assert arena.lent_bytes() == 0
+    arena.close_fd()
+
+
 def test_a_reply_that_was_given_up_is_refused_with_its_fate() -> None:
     arena, kept = Arena.create(64 * KIB), Kept()
     kept.keep(7, _answer(arena), 0.0)
-    assert kept.give_up() == 1
+    assert kept.give_up(0.0) == 1
     assert arena.lent_bytes() == 0
     fate = None
     try:
