@@ -92,6 +92,10 @@ class Kept:  # mutable: holds leases
             del self._spent[next(iter(self._spent))]
         return len(spent)
 
+    def end(self) -> None:
+        """Lets go of all: nobody asks for anything again."""
+        self.give_up(inf)
+
 
 def _release(answer: Answer) -> None:
     if isinstance(answer.memory, Lease):

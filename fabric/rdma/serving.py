@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from fabric.deadline import Deadline
@@ -102,7 +101,7 @@ class Serving:  # mutable: one peer's connection
     def bury(self) -> None:
         """Ends what is left. Harmless twice."""
         if self._asking is not None:
-            self._asking.kept.give_up(inf)
+            self._asking.kept.end()
         if self._regions is not None:
             self._regions.abort("the caller is gone")
         self._gone(self)
@@ -132,7 +131,7 @@ class Serving:  # mutable: one peer's connection
         elif head.kind is HeadKind.LEFT:
             self._memory.leave(head.note)
         elif head.kind is HeadKind.BYE:
-            self._questions.kept.give_up(inf)  # and asks for nothing again
+            self._questions.kept.end()  # and asks for nothing again
             raise NodeLost("the caller said goodbye")
         else:
             raise ProtocolError(f"a caller sent {head.kind.name}, which is not for nodes; update the older side")
@@ -225,9 +224,7 @@ class Serving:  # mutable: one peer's connection
         self._finish(request, outcome, body, reply_region)
         self._done(body, region)
 
-    def _finish(
-        self, request: RequestFrame, outcome: Answer | OverspillError, body: Body, reply_region: int
-    ) -> None:  # fmt: skip
+    def _finish(self, request: RequestFrame, outcome: Answer | OverspillError, body: Body, reply_region: int) -> None:
         """Sends the final frame of a request."""
         # Before that frame: the id may come again as soon as it is there.
         self._running.discard(RequestId(request.client_id, request.request_no))

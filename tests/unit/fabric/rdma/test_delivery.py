@@ -92,7 +92,7 @@ def run(story: Callable[[World], Any]) -> None:
         await world.regions.add(ARENA_BYTES)
         await story(world)
         world.delivery.end()
-        world.kept.give_up(inf)
+        world.kept.end()
         world.regions.unregister()
         world.arena.retire()
         world.arena.close_fd()
@@ -165,7 +165,7 @@ def test_a_reply_waits_while_too_many_writes_do() -> None:
     async def story(world: World) -> None:
         world.refuses = True
         world.reply(1, world.leased(LARGE, b"a"))
-        world.kept.give_up(inf)
+        world.kept.end()
         for other in fill(world.arena, 4096):
             other.view[:] = b"b" * other.nbytes
             other.release()
