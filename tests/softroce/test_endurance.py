@@ -94,6 +94,7 @@ def test_a_hundred_thousand_frames_without_growth(body: Bytes) -> None:
 
 
 @pytest.mark.guests(2, "native")
+@pytest.mark.xfail(reason="14 to 40 times on a quiet host, where a guest has one processor for both: docs/rdma.md")
 def test_small_calls_beside_large_ones(body: Bytes) -> None:
     """A body of 64 MiB is on its way all the time; a call of 64 bytes does not wait for it."""
     world = RdmaWorld(EVENTS_ONLY)
