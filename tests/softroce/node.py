@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from contextlib import suppress
 
 from tests.softroce.lab import here
 
@@ -67,7 +68,7 @@ class GuestNode:
     def kill(self) -> None:
         """SIGKILL to both, and waits for the end."""
         for process in (self.echo, self.wire):
-            if process.alive():
+            with suppress(here.AskError):  # it has ended
                 process.signal(signal.SIGKILL)
         for process in (self.echo, self.wire):
             assert process.wait(START_S) is not None
@@ -79,9 +80,10 @@ class GuestNode:
     def end(self) -> None:
         """Ends them in an orderly way, or at all."""
         for process in (self.wire, self.echo):
-            if process.alive():
+            with suppress(here.AskError):  # it has ended, or does just now
                 process.signal(signal.SIGCONT)
                 process.end_input()
-                if process.wait(10.0) is None:
+            if process.wait(10.0) is None:
+                with suppress(here.AskError):
                     process.signal(signal.SIGKILL)
-                    process.wait(START_S)
+                process.wait(START_S)
