@@ -67,9 +67,8 @@ class EchoNode:
         self._sequence = 0
         self._accepted = 0
         self.armed = ""
-        self._since: set[tuple[int, int]] = (
-            set()
-        )  # what was asked since it was armed: what a test left behind is none of it
+        # Asked since it was armed: an answer that an earlier test left behind is none of these.
+        self._since: set[tuple[int, int]] = set()
 
     # What the listener calls.
 
