@@ -1,13 +1,13 @@
-"""Copies of tensors between messages, shared memory and the engine's memory: large ones in threads, small ones at once.
+"""Copies of tensors between messages, shared memory and the engine's memory: large ones elsewhere, small ones at once.
 
-A copy in a thread keeps no other client waiting. One that nobody waits for any more is waited for all the same: its
-memory is given back afterwards. This module knows no request. Read `frontdoor/door.py` next.
+A copy in a thread, or by another process, keeps no other client waiting. Large ones of shared memory are the copiers'
+(`frontdoor/copiers.py`), and what these leave undone is the kernel's, in threads. A copy that nobody waits for any more
+is waited for all the same: its memory is given back afterwards. This module knows no request. Read
+`frontdoor/door.py` next.
 """
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabric.errors import ResourceExhausted
+from frontdoor.copiers import PAGE_BYTES, Copiers
+from frontdoor.together import Together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fabric.memory.arena import Arena
+    from frontdoor.held import Held
+    from frontdoor.seat import Piece
+
 INLINE_COPY_BYTES = 1 << 20
 """A copy up to this takes 0.15 ms, and to hand it to a thread as long on a busy machine: 1 MiB through shared memory
 took 1.07 ms so, and 1.16 to 1.42 by a thread."""
-PAGE_BYTES = 4096
 COPY_THREADS = 2
 """Copies share the memory's bandwidth, which two threads of a small machine fill."""
 
@@ -32,12 +37,19 @@ class Copies:  # mutable: owns threads
     """The copies of one front door. Its threads take what is next in a queue; a pool's futures and locks would take
     longer to begin two halves than a tenth of their copy does."""
 
-    def __init__(self) -> None:
+    def __init__(self, copiers: Copiers | None = None) -> None:
         self._works: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[Thread] = []
+        self._copiers = copiers or Copiers()
+
+    @property
+    def copier_deaths(self) -> int:
+        """Processes of ours that ended while they copied, or before."""
+        return self._copiers.deaths
 
     def close(self) -> None:
-        """Lets go of the threads, after what they are at."""
+        """Lets go of the copiers, and of the threads after what they are at."""
+        self._copiers.close()
         for _ in self._threads:
             self._works.put(None)
         for thread in self._threads:
@@ -52,6 +64,31 @@ class Copies:  # mutable: owns threads
             return
         await self._together(work)
 
+    async def take(self, region: Held, offset: int, view: memoryview, arena: Arena | None) -> None:
+        """Fills a view of the engine's memory from a region. `arena` is what the view lies in, if it does. Raises what
+        the region raises."""
+        await self._between(region, offset, view, arena, outward=False)
+
+    async def put(self, region: Held, offset: int, view: memoryview, arena: Arena | None) -> None:
+        """Writes a view of the engine's memory to a region, likewise."""
+        await self._between(region, offset, view, arena, outward=True)
+
+    async def _between(
+        self, region: Held, offset: int, view: memoryview, arena: Arena | None, *, outward: bool
+    ) -> None:
+        copy, mappable = partial(region.write_part if outward else region.read_part, offset), region.mappable
+        pieces: tuple[Piece, ...] = ()
+        if len(view) > INLINE_COPY_BYTES and mappable is not None and arena is not None:
+            pieces = self._copiers.pieces(mappable, region.begin + offset, arena, view, outward=outward)
+        if not pieces:
+            await self.halves(view, copy)
+            return
+        undone = await self._copiers.run(pieces)
+        if undone:
+            # The kernel comes up short where a copier had to die, and says what is wrong.
+            await self._together(*(partial(copy, each.at, view[each.at : each.at + each.nbytes]) for each in undone))
+        region.check_end(offset + len(view))
+
     async def halves(self, view: memoryview, copy: Callable[[int, memoryview], None]) -> None:
         """Runs `copy(at, part)` for all of `view`: a large one's halves at the same time, each in a thread. The system
         needs a millisecond for 8 MiB of shared memory, and two processors move 16 MiB in that time."""
@@ -65,24 +102,15 @@ class Copies:  # mutable: owns threads
 
     async def _together(self, *works: Callable[[], None]) -> None:
         self._start_threads()
-        batch = _Batch(works)
+        batch: Together[BaseException | None] = Together(len(works))
         for work in works:
-            self._works.put(partial(batch.do, work))
-        cancelled: asyncio.CancelledError | None = None
-        while not batch.ended.done():
-            try:
-                await asyncio.shield(batch.ended)
-            except asyncio.CancelledError as error:
-                cancelled = error  # the memory is given back afterwards
-        failed = batch.take_failed()
+            self._works.put(partial(_do, work, batch))
+        failed = [each for each in await batch.wait() if each is not None]
         try:
-            if cancelled is not None:
-                raise cancelled
             if failed:
                 raise failed[0]
         finally:
             failed.clear()  # else an error, its traceback and this frame hold each other
-            cancelled = None
 
     def _start_threads(self) -> None:
         while len(self._threads) < COPY_THREADS:
@@ -101,36 +129,14 @@ class Copies:  # mutable: owns threads
             del work  # it holds memory of a request
 
 
-class _Batch:  # mutable: counts its works
-    """Works that are waited for together, on the loop that made it."""
-
-    def __init__(self, works: tuple[Callable[[], None], ...]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._count = len(works)
-        self._outcomes: list[BaseException | None] = []
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-
-    def take_failed(self) -> list[BaseException]:
-        """What works have raised, in the order of their ends. It is the caller's, and not kept here."""
-        failed = [each for each in self._outcomes if each is not None]
-        self._outcomes.clear()
-        return failed
-
-    def do(self, work: Callable[[], None]) -> None:
-        """Does one of them, in whatever thread; the last one wakes the loop."""
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            self._outcomes.append(error)
-        else:
-            self._outcomes.append(None)
-        if len(self._outcomes) == self._count:  # of two at the same moment both may see it
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._end)
-
-    def _end(self) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+def _do(work: Callable[[], None], batch: Together[BaseException | None]) -> None:
+    """Does one of several, in whatever thread."""
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        batch.end_elsewhere(error)
+    else:
+        batch.end_elsewhere(None)
 
 
 def move(source: memoryview, target: memoryview) -> None:

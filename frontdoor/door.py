@@ -1,7 +1,7 @@
 """One inference, whichever protocol asked for it: inputs gathered where the engine wants them, outputs put where asked.
 
-An input is copied once, from the message or from shared memory to its place, and so is an output. A large copy runs in
-a thread, so that no other client waits for it. The region of a request stays open until the request has ended, however
+An input is copied once, from the message or from shared memory to its place, and so is an output. A large copy runs
+elsewhere, so that no other client waits for it. The region of a request stays open until the request has ended, however
 it ends. This module speaks no protocol and runs no model. Read `frontdoor/over_node.py` next.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fabric.layout import TensorSpec
+    from fabric.memory.arena import Arena
     from frontdoor.clients import Owner
     from frontdoor.engine import Answered, Engine, Model, Staged
     from frontdoor.held import Held
@@ -77,11 +78,11 @@ class Door:  # mutable: counts what is going on
         self._limits = limits
         self._models: tuple[Model, ...] = ()
         self._by_name: dict[str, tuple[Model, ...]] = {}
-        self._copies = Copies()
+        self.copies = Copies()
 
     def close(self) -> None:
         """Lets go of threads and regions."""
-        self._copies.close()
+        self.copies.close()
         self.regions.close()
 
     # What is there.
@@ -224,7 +225,7 @@ class Door:  # mutable: counts what is going on
             specs = specs_on_cards(asked, specs, regions)
         staged = await self.engine.stage(model, specs, deadline)
         held.callback(staged.release)
-        await self._fill(asked, staged.views, regions)
+        await self._fill(asked, staged, regions)
         return staged, regions
 
     async def _done(self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Held]) -> Done:
@@ -253,15 +254,15 @@ class Door:  # mutable: counts what is going on
             found[place.region].check(place)
         return found
 
-    async def _fill(self, asked: Asked, views: tuple[memoryview, ...], regions: dict[str, Held]) -> None:
-        for given, view in zip(asked.inputs, views, strict=True):
+    async def _fill(self, asked: Asked, staged: Staged, regions: dict[str, Held]) -> None:
+        for given, view in zip(asked.inputs, staged.views, strict=True):
             if isinstance(given.data, Place):
                 region, offset = regions[given.data.region], given.data.offset
                 self.counters.bytes_in[region.way] += len(view)
-                await self._copies.halves(view[: len(view) * region.is_copied], partial(region.read_part, offset))
+                await self.copies.take(region, offset, view[: len(view) * region.is_copied], staged.arena)
             else:
                 self.counters.bytes_in["raw"] += len(view)
-                await self._copies.run(len(view), partial(move, given.data, view))
+                await self.copies.run(len(view), partial(move, given.data, view))
 
     async def _hand_out(
         self, model: Model, asked: Asked, answered: Answered, regions: dict[str, Held]
@@ -277,14 +278,14 @@ class Door:  # mutable: counts what is going on
                 work = partial(classified, spec, view, wanted.classes, batched=model.max_batch_size > 0)
                 spec, view = work() if spec.nbytes <= TEXT_INLINE_BYTES else await aside(work)
             if wanted.place is not None:
-                await self._put(spec, view, wanted.place, regions[wanted.place.region])
+                await self._put(spec, view, wanted.place, regions[wanted.place.region], answered.arena)
                 outputs.append(Output(spec, None, Place(wanted.place.region, wanted.place.offset, spec.nbytes), wanted))
             else:
                 self.counters.bytes_out["raw"] += spec.nbytes
                 outputs.append(Output(spec, view, None, wanted))
         return tuple(outputs)
 
-    async def _put(self, spec: TensorSpec, view: memoryview, place: Place, region: Held) -> None:
+    async def _put(self, spec: TensorSpec, view: memoryview, place: Place, region: Held, arena: Arena | None) -> None:
         if spec.nbytes > place.nbytes:
             raise Refusal(
                 Status.INTERNAL,
@@ -292,4 +293,4 @@ class Door:  # mutable: counts what is going on
                 f" {place.nbytes}; give it more",
             )
         self.counters.bytes_out[region.way] += spec.nbytes
-        await self._copies.halves(view[: spec.nbytes * region.is_copied], partial(region.write_part, place.offset))
+        await self.copies.put(region, place.offset, view[: spec.nbytes * region.is_copied], arena)

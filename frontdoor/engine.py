@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fabric.control import ModelStatistics, TracedRun
     from fabric.deadline import Deadline
     from fabric.layout import TensorSpec
+    from fabric.memory.arena import Arena
     from frontdoor.traces import Trace
 
 
@@ -71,6 +72,10 @@ class Answered(Protocol):
     def outputs(self) -> tuple[tuple[TensorSpec, memoryview], ...]:
         """Each output's spec and its bytes; BYTES in the protocol's serialised form."""
 
+    @property
+    def arena(self) -> Arena | None:
+        """The memory that they lie in, where another process can map it."""
+
     def release(self) -> None:
         """Gives the memory back; no view of it may be read afterwards. Safe to call twice."""
 
@@ -82,6 +87,10 @@ class Staged(Protocol):
     def views(self) -> tuple[memoryview, ...]:
         """Where each input is to be written, in the order of the specs given, each of exactly its `nbytes`; none for
         those that are only referred to."""
+
+    @property
+    def arena(self) -> Arena | None:
+        """The memory that they lie in, where another process can map it."""
 
     async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> Answered:
         """Runs the request. Cancelling it cancels the request; a `trace` is told of it. Raises OverspillError."""

@@ -13,6 +13,7 @@ from fabric.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from frontdoor.clients import Owner
+    from frontdoor.mappable import Mappable
     from frontdoor.values import Place
 
 Kind = TypeVar("Kind", bound="Held")
@@ -22,7 +23,7 @@ class Held:  # mutable: counts its users, and is closed after the last one
     """What is registered under a name, of whatever kind. It stays open while a request uses it, also after it was
     unregistered."""
 
-    __slots__ = ("_ended", "_open", "_users", "name", "nbytes", "owner")
+    __slots__ = ("_ended", "_open", "_users", "begin", "mappable", "name", "nbytes", "owner")
     way = "shm"
     """What metrics call it."""
     is_copied = True
@@ -32,6 +33,10 @@ class Held:  # mutable: counts its users, and is closed after the last one
         self.name = name
         self.owner = owner
         self.nbytes = nbytes
+        self.begin = 0
+        """Where it begins in its file."""
+        self.mappable: Mappable | None = None
+        """Its file, where copiers may map it."""
         self._users = 0
         self._ended = False
         self._open = True
@@ -71,6 +76,9 @@ class Held:  # mutable: counts its users, and is closed after the last one
     def write_part(self, offset: int, at: int, view: memoryview) -> None:
         """The same for a part of what goes to `offset`, which other threads may write other parts of meanwhile."""
         self.write_from(offset + at, view)
+
+    def check_end(self, end: int) -> None:
+        """Raises InvalidArgument where it has fewer bytes by now."""
 
     def check(self, place: Place) -> None:
         """Raises InvalidArgument unless the place lies in the region."""

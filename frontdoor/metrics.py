@@ -111,6 +111,10 @@ def _of_door(door: Door) -> Iterator[Family]:
     yield Family("overspill_frontdoor_traces", "Traces of requests by what became of them", "counter", traced)
     yield Family("overspill_frontdoor_running", "Inferences on their way", "gauge", (((), counters.running),))
     yield Family("overspill_shm_regions", "Registered regions of shared memory", "gauge", (((), len(door.regions)),))
+    yield Family(
+        "overspill_frontdoor_copier_deaths", "Processes that copied regions, and ended", "counter",
+        (((), door.copies.copier_deaths),),
+    )  # fmt: skip
     yield Family("overspill_shm_bytes", "Bytes of them", "gauge", (((), door.regions.nbytes),))
     yield Family(
         "overspill_shm_lease_expiries", "Regions dropped as their client was gone", "counter", (((), expired),)

@@ -21,7 +21,7 @@ from fabric.local.channel import LocalChannel
 from fabric.memory.lease import Lease
 from fabric.message import SMALL_BODY_BYTES, Body, RequestId
 from fabric.transport import Call
-from frontdoor.engine import Gauge
+from frontdoor.executor_gauges import gauges_of
 from frontdoor.failures import Refusal, Status
 from frontdoor.room import Room
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from fabric.control import ModelStatistics, TracedRun
     from fabric.layout import Layout, TensorSpec
+    from fabric.memory.arena import Arena
     from fabric.transport import Answer
     from frontdoor.desk import Desk
-    from frontdoor.engine import Model
+    from frontdoor.engine import Gauge, Model
     from frontdoor.traces import Trace
 
 OPEN_TIMEOUT_S = 5.0
@@ -94,49 +95,7 @@ class NodeEngine:  # mutable: owns a session
 
     async def gauges(self) -> tuple[Gauge, ...]:
         """What the node's executors have been through."""
-        executors = await self._desk.executors()
-        labels = [(("executor", str(each.number)), ("device", each.device)) for each in executors]
-        cards = {each.card: each for each in executors if each.card}  # several executors may sit on one
-
-        def memory(name: str, tells: str, values: list[float]) -> Gauge:
-            of_cards = tuple(((("gpu_uuid", card),), value) for card, value in zip(cards, values, strict=True))
-            return Gauge(f"nv_gpu_memory_{name}_bytes", tells, counts=False, samples=of_cards)
-
-        def gauge(name: str, tells: str, values: list[float], *, counts: bool = False) -> Gauge:
-            return Gauge(f"overspill_executor_{name}", tells, counts, tuple(zip(labels, values, strict=True)))
-
-        return (
-            gauge("generation", "Processes of this executor so far, standbys too", [e.generation for e in executors]),
-            gauge("ready", "Whether it takes work", [float(each.ready) for each in executors]),
-            gauge("restarts", "Processes after the first", [e.generation - 1 for e in executors], counts=True),
-            gauge(
-                "registrations",
-                "Times that its process has registered callers' memory with its GPU",
-                [each.registrations for each in executors],
-                counts=True,
-            ),
-            gauge("pinned_bytes", "Callers' memory registered with its GPU", [each.pinned_bytes for each in executors]),
-            gauge(
-                "passed_card_bytes",
-                "What steps of ensembles have given the next executor's in memory of this one's GPU",
-                [each.passed_card_bytes for each in executors],
-                counts=True,
-            ),
-            gauge(
-                "passed_host_bytes",
-                "What steps of ensembles have given the next executor's in the host's memory",
-                [each.passed_host_bytes for each in executors],
-                counts=True,
-            ),
-            gauge(
-                "passed_fallbacks",
-                "Times that what could have gone from GPU to GPU went by way of the host's memory",
-                [each.passed_fallbacks for each in executors],
-                counts=True,
-            ),
-            memory("total", "Memory of the GPU", [each.card_bytes for each in cards.values()]),
-            memory("used", "Memory of the GPU in use", [each.card_used_bytes for each in cards.values()]),
-        )
+        return gauges_of(await self._desk.executors())
 
     async def load(self, name: str, config: str) -> None:
         """Has the node load a model."""
@@ -230,6 +189,11 @@ class NodeStaged:  # mutable: run, then released once
         places = zip(self._layout.specs, self._layout.offsets, strict=True)
         return tuple(whole[offset : offset + spec.nbytes] for spec, offset in places if not spec.referred)
 
+    @property
+    def arena(self) -> Arena | None:
+        """The session's, where they lie in it."""
+        return self._memory.arena if isinstance(self._memory, Lease) else None
+
     async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> NodeAnswered:
         """Sends the request once."""
         memory = self._memory if isinstance(self._memory, Lease) else bytes(self._memory)
@@ -291,6 +255,12 @@ class NodeAnswered:
         whole = (memory.view if isinstance(memory, Lease) else memoryview(memory)).toreadonly()
         places = zip(layout.specs, layout.offsets, strict=True)
         return tuple((spec, whole[offset : offset + spec.nbytes]) for spec, offset in places)
+
+    @property
+    def arena(self) -> Arena | None:
+        """The session's, where they lie in it."""
+        memory = self._answer.memory
+        return memory.arena if isinstance(memory, Lease) else None
 
     def release(self) -> None:
         """Gives the reply's slot back."""

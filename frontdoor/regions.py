@@ -1,10 +1,10 @@
 """The shared memory that clients registered: opened once, checked at each use, and never touched unless told so.
 
 A client may truncate its own memory at any time, and whoever touches it then dies of SIGBUS. So the kernel moves the
-bytes (`preadv`, `pwritev`, and `frontdoor/window.py` for large outputs), and only comes up short: that request fails,
-and nothing else. With `trusted`, the operator's word, regions are mapped and copied. A name belongs to one space of
-names (`Owner.space`), so users of a host never meet each other's regions. This module never looks for dead clients:
-`frontdoor/leases.py` does. Read that next.
+bytes (`preadv`, `pwritev`), and only comes up short: that request fails, and nothing else; or, where they are many,
+processes do that may die of it (`frontdoor/copiers.py`). With `trusted`, the operator's word, regions are mapped and
+copied. A name belongs to one space of names (`Owner.space`), so users of a host never meet each other's regions. This
+module never looks for dead clients: `frontdoor/leases.py` does. Read that next.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ import numpy as np
 from fabric.errors import InvalidArgument
 from frontdoor.failures import Refusal, Status
 from frontdoor.held import Held
-from frontdoor.window import Windows
+from frontdoor.mappable import Mappable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from frontdoor.clients import Owner
     from frontdoor.held import Kind
-    from frontdoor.window import Window
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where shm_open(3) keeps its files
 RESERVED_KEY = "triton_python_backend_shm_region_"
@@ -54,18 +53,19 @@ class RegionStatus:
 class Region(Held):
     """One registered region of system shared memory, and its descriptor."""
 
-    __slots__ = ("_fd", "_map", "_window", "key", "offset")
+    __slots__ = ("_fd", "_map", "key", "offset")
 
     def __init__(
-        self, name: str, key: str, offset: int, nbytes: int, owner: Owner, fd: int, mapped: mmap.mmap | None,
-        window: Window | None,
-    ) -> None:  # fmt: skip
+        self, name: str, key: str, offset: int, nbytes: int, owner: Owner, fd: int, mapped: mmap.mmap | None
+    ) -> None:
         super().__init__(name, owner, nbytes)
         self.key = key
         self.offset = offset
         self._fd = fd
         self._map = mapped
-        self._window = window
+        self.begin = offset
+        if mapped is None:
+            self.mappable = Mappable(fd, offset + nbytes)
 
     @property
     def status(self) -> RegionStatus:
@@ -73,11 +73,11 @@ class Region(Held):
         return RegionStatus(self.name, self.key, self.offset, self.nbytes)
 
     def close(self) -> None:
-        """Closes the descriptor, and what was mapped."""
+        """Closes the descriptor, and what was mapped, here and by copiers."""
         os.close(self._fd)
-        if self._window is not None:
-            self._window.close()
-        self._fd, self._map, self._window = -1, None, None
+        if self.mappable is not None:
+            self.mappable.close()
+        self._fd, self._map, self.mappable = -1, None, None
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fills `view` from the region. Blocks for as long as the copy takes. Raises InvalidArgument when the memory
@@ -97,19 +97,15 @@ class Region(Held):
             np.copyto(np.frombuffer(self._map, np.uint8, len(view), at), np.frombuffer(view, np.uint8))
             return
         # A write past the end would make the file longer again, which its owner did not ask for.
-        self._check_end(at + len(view))
+        self._check_file(at + len(view))
         self._move(os.pwritev, at, view)
 
-    def write_part(self, offset: int, at: int, view: memoryview) -> None:
-        """The same beside other parts, at the same time where that is to be had. Raises as `write_from`."""
-        start = self.offset + offset + at
-        done = self._window.write(start, view) if self._window is not None else 0
-        if done < len(view):
-            self.write_from(offset + at + done, view[done:])  # which says what is wrong, if anything is
-        else:
-            self._check_end(start + done)  # what lies behind the end in the last page is nobody's
+    def check_end(self, end: int) -> None:
+        """Raises InvalidArgument where the memory is shorter by now. What a copier writes behind its end in the last
+        page is nobody's."""
+        self._check_file(self.offset + end)
 
-    def _check_end(self, end: int) -> None:
+    def _check_file(self, end: int) -> None:
         if os.fstat(self._fd).st_size < end:
             raise self._shorter()
 
@@ -139,7 +135,6 @@ class Regions:  # mutable: the table
     def __init__(self, *, trusted: bool = False, folder: Path = FOLDER) -> None:
         self._trusted = trusted
         self._folder = folder
-        self._windows = Windows()
         self._table: dict[tuple[str, str], Held] = {}
 
     def __len__(self) -> int:
@@ -174,8 +169,7 @@ class Regions:  # mutable: the table
         except InvalidArgument:
             os.close(fd)
             raise
-        window = None if self._trusted else self._windows.open(fd, offset + nbytes)
-        self._table[owner.space, name] = Region(name, key, offset, nbytes, owner, fd, mapped, window)
+        self._table[owner.space, name] = Region(name, key, offset, nbytes, owner, fd, mapped)
 
     def check_new(self, owner: Owner, name: str, nbytes: int) -> None:
         """Raises what is wrong with a new region, whatever its kind: all kinds have one space of names."""

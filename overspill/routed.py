@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fabric.deadline import Deadline
     from fabric.layout import TensorSpec
+    from fabric.memory.arena import Arena
     from fabric.message import Body
     from frontdoor.ledger import Tally
     from frontdoor.traces import Trace
@@ -46,6 +47,11 @@ class RouterStaged:
         assert isinstance(memory, Lease), "a router stages what is to be written in a lease"
         places = zip(layout.specs, layout.offsets, strict=True)
         return tuple(memory.view[offset : offset + spec.nbytes] for spec, offset in places)
+
+    @property
+    def arena(self) -> Arena | None:
+        """Where they lie."""
+        return self._body.memory.arena if isinstance(self._body.memory, Lease) else None
 
     async def run(self, deadline: Deadline, priority: int, trace: Trace | None = None) -> RouterAnswered:
         """Sends the request, as often as the router's rules allow."""
@@ -96,6 +102,11 @@ class RouterAnswered:
     def outputs(self) -> tuple[tuple[TensorSpec, memoryview], ...]:
         """Outputs where they lie."""
         return self._reply.parts()
+
+    @property
+    def arena(self) -> Arena | None:
+        """Where they lie, if they were not copied out."""
+        return self._reply.arena
 
     def release(self) -> None:
         """Lets go of the outputs."""

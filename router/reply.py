@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fabric.layout import TensorSpec
+    from fabric.memory.arena import Arena
     from fabric.transport import Answer
     from router.dispatch import Attempt
 
@@ -100,6 +101,11 @@ class Reply(Mapping[str, "np.ndarray[Any, Any]"]):  # mutable: closed once
         view = (memory.view if isinstance(memory, Lease) else memoryview(memory)).toreadonly()
         places = zip(layout.specs, layout.offsets, strict=True)
         return tuple((spec, view[offset : offset + spec.nbytes]) for spec, offset in places)
+
+    @property
+    def arena(self) -> Arena | None:
+        """The arena that `parts` lie in, if they do, for whoever has another process read it."""
+        return self._memory.arena if isinstance(self._memory, Lease) else None
 
     def close(self) -> None:
         """Lets go of the outputs. Their memory goes back now, or when the last array that was taken from it is gone."""

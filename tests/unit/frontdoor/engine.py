@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fabric.control import ModelStatistics, TracedRun
     from fabric.deadline import Deadline
     from fabric.errors import OverspillError
+    from fabric.memory.arena import Arena
     from frontdoor.engine import Gauge
     from frontdoor.traces import Trace, Traces
 
@@ -102,6 +103,8 @@ class EchoEngine:  # mutable: a test's, told what to do and asked what was done
 
 
 class EchoStaged:  # mutable: released once
+    arena: Arena | None = None
+
     def __init__(self, engine: EchoEngine, specs: tuple[TensorSpec, ...], deadline: Deadline) -> None:
         self._engine = engine
         self._memory = tuple(bytearray(spec.nbytes) for spec in specs if not spec.referred)
@@ -132,6 +135,8 @@ class EchoStaged:  # mutable: released once
 
 
 class EchoAnswered:  # mutable: released once
+    arena: Arena | None = None
+
     def __init__(self, engine: EchoEngine, outputs: tuple[tuple[TensorSpec, memoryview], ...]) -> None:
         self._engine = engine
         self._released = False

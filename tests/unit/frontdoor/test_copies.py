@@ -12,7 +12,8 @@ from functools import partial
 import pytest
 
 from fabric.errors import InvalidArgument, ResourceExhausted
-from frontdoor.copies import COPY_THREADS, INLINE_COPY_BYTES, PAGE_BYTES, Copies, move
+from frontdoor.copiers import PAGE_BYTES
+from frontdoor.copies import COPY_THREADS, INLINE_COPY_BYTES, Copies, move
 
 LARGE = 2 * INLINE_COPY_BYTES + PAGE_BYTES // 2
 

@@ -140,7 +140,7 @@ def test_a_large_copy_is_over_before_its_memory_goes_back(memory: Path) -> None:
             time.sleep(0.05)
             ended.append("copied")
 
-        task = asyncio.create_task(door._copies.run(2 << 20, slow))
+        task = asyncio.create_task(door.copies.run(2 << 20, slow))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,0 +1,213 @@
+"""Copiers of shared memory as they run: right bytes, or a typed error, whatever becomes of the processes that copy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fabric.errors import InvalidArgument
+from fabric.memory.arena import Arena
+from fabric.memory.lease import Lease
+from frontdoor.copiers import CopierLimits
+from frontdoor.seat import Started, start
+from tests.integration.copier_world import AT, BEGIN, NBYTES, OWNER, WORDS, world
+from tests.integration.nodes import ROOT, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with (tmp_path / "key").open("wb") as file:
+        file.truncate(BEGIN + NBYTES)
+    return tmp_path
+
+
+def test_bytes_go_both_ways_and_the_kernel_moves_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch) as found:
+            await found.both()
+            assert found.path.read_bytes()[BEGIN + AT :][: len(WORDS)] == np.roll(WORDS, found.times).tobytes()
+            assert (found.copiers.deaths, len(found.started)) == (0, 2)
+            before = found.kernel
+            await asyncio.gather(*(found.back(found.region) for _ in range(3)))  # more pieces than copiers
+            assert found.kernel == before
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", [0, BEGIN + NBYTES // 2, BEGIN + AT + len(WORDS) - 1])
+def test_memory_that_was_cut_is_told_and_its_region_left_to_the_kernel(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch, CopierLimits(again_s=0.0)) as found:
+            await found.both()
+            deadly = size < BEGIN + AT + len(WORDS) - 4096  # in the last page nobody dies, and bytes are lost
+            for move in (found.copies.put, found.copies.take):
+                os.truncate(found.path, size)
+                with Lease.of(found.arena, len(WORDS)) as lease, pytest.raises(InvalidArgument, match="shorter"):
+                    await move(found.region, AT, lease.view[: len(WORDS)], found.arena)
+                assert found.path.stat().st_size == size, "nothing made it longer"
+                os.truncate(found.path, BEGIN + NBYTES)
+                await found.there_and_back()
+            assert (found.copiers.deaths > 0) == deadly
+            assert found.region.mappable is not None
+            assert found.region.mappable.spoiled == deadly
+            if deadly:
+                deaths = found.copiers.deaths
+                other = found.register("other")
+                await found.until(found.are_idle)
+                before = found.kernel
+                await found.there_and_back(other)
+                assert found.kernel == before, "another region has the copiers"
+                await found.there_and_back()
+                assert found.kernel > before
+                assert found.copiers.deaths == deaths
+                other.let_go()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_copier_that_is_killed_or_stopped_costs_no_copy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch, CopierLimits(timeout_s=0.1, again_s=0.0, unfit_again_s=0.0)) as found:
+            for victim in (0, 1, 1):
+                await found.until(found.are_idle)
+                deaths = found.copiers.deaths
+                os.kill(found.pids()[victim], number)
+                await found.there_and_back()
+                await found.until(lambda deaths=deaths: found.copiers.deaths > deaths)  # type: ignore[misc]
+                found.regions.unregister(OWNER, "r")  # a stopped one is its region's fault, as far as is known
+                found.region.let_go()
+                found.region = found.register("r")
+            await found.both()
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_copy_ends_when_nobody_can_write_any_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch, CopierLimits(timeout_s=0.2)) as found:
+            await found.both()
+            stopped = found.started[0].process
+            os.kill(stopped.pid, signal.SIGSTOP)
+            # As a process that the system takes its time to end.
+            monkeypatch.setattr(stopped, "kill", lambda: None)
+            with Lease.of(found.arena, len(WORDS)) as lease:
+                copying = asyncio.create_task(found.copies.take(found.region, 0, lease.view[: len(WORDS)], found.arena))
+                for _ in range(25):  # who cancels again does not get it sooner
+                    await asyncio.sleep(0.02)
+                    copying.cancel()
+                await asyncio.sleep(0)
+                assert not copying.done()
+                os.kill(stopped.pid, signal.SIGKILL)
+                with pytest.raises(asyncio.CancelledError):
+                    await copying
+                assert stopped.returncode == -signal.SIGKILL, "dead, and waited for"
+
+    asyncio.run(story())
+
+
+def test_where_none_can_be_started_or_map_memory_the_kernel_copies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses() -> Started:
+        raise BlockingIOError("no more processes")
+
+    async def story(starts: Callable[[], Started], limits: CopierLimits) -> None:
+        async with world(folder, monkeypatch, limits, starts) as found:
+            for _ in range(3):
+                await found.there_and_back()
+                await asyncio.sleep(0.05)
+            assert found.kernel >= 6
+            assert found.copiers.deaths == 0
+
+    asyncio.run(story(refuses, CopierLimits()))
+
+    async def rationed() -> None:
+        """Their addresses are."""
+        async with world(folder, monkeypatch) as found:
+            await found.both()
+            for pid in found.pids():
+                resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+            other = found.register("other")
+            await found.there_and_back(other)
+            assert found.kernel >= 2
+            assert other.mappable is not None
+            assert (other.mappable.spoiled, found.copiers.deaths) == (True, 0)
+            other.let_go()
+
+    asyncio.run(story(start, CopierLimits(mapped_bytes_max=NBYTES)))
+    asyncio.run(rationed())
+
+
+def test_what_is_unregistered_is_unmapped_and_so_is_an_arena_that_is_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mapped_kb(pid: int) -> int:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        (found,) = (line for line in lines if line.startswith("VmSize"))
+        return int(found.split()[1])
+
+    async def story() -> None:
+        async with world(folder, monkeypatch) as found:
+            await found.both()
+            pids = found.pids()
+            mapped = [mapped_kb(pid) for pid in pids]
+            found.regions.unregister(OWNER, "r")
+            found.region.let_go()
+            await falls(pids, mapped, NBYTES >> 10)
+            found.region = found.register("r")
+            await found.both()
+            found.arena.retire()
+            found.arena.close_fd()
+            found.arena = Arena.create(4 * NBYTES)
+            await falls(pids, mapped, 4 * NBYTES >> 10)
+            await found.both()
+            assert [mapped_kb(pid) for pid in pids] == mapped
+
+    async def falls(pids: list[int], before: list[int], by_kb: int) -> None:
+        for _ in range(1000):
+            if all(mapped_kb(pid) <= was - by_kb for pid, was in zip(pids, before, strict=True)):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it is mapped still")
+
+    asyncio.run(story())
+
+
+def test_copiers_end_with_their_parent_a_stopped_one_too() -> None:
+    command = [sys.executable, "-m", "tests.integration.shm_attack", "orphans"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            pids = [int(word) for word in parent.stdout.readline().split()]
+            assert len(pids) == 2
+        finally:
+            parent.kill()
+            Path(f"/dev/shm/osp_test_attack_{parent.pid}").unlink(missing_ok=True)
+    killed_s = time.monotonic()
+    wait_until(lambda: not any(lives(pid) for pid in pids), 20.0)
+    assert time.monotonic() - killed_s < 10.0, "at once, on a machine that is not busy"
+
+
+def lives(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
+    return False
