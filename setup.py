@@ -48,6 +48,7 @@ HOT = (
     "fabric/rdma/delivery.py",
     "fabric/rdma/device.py",
     "fabric/rdma/flight.py",
+    "fabric/rdma/gate.py",
     "fabric/rdma/heads.py",
     "fabric/rdma/intake.py",
     "fabric/rdma/kept.py",

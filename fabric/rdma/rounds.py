@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.errors import OverspillError
 from fabric.rdma.device import Completions, Events
+from fabric.rdma.gate import Gate
 from fabric.timer_fd import TimerFd
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Rounds:  # mutable: open, then closed
         """Whoever has taken out what lies here takes completions. A lock would read the clock each time."""
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None  # the thread and the loop that watch it
         self._others: set[object] = set()  # who waits and does not lead: to add to a set takes no lock either
-        self._shut = self._wanted = self._poked = False
+        self._wanted = False
         self._armed = True
         """Whether the channel will tell of the next completion."""
         self.events = Events(device)
@@ -66,13 +67,8 @@ class Rounds:  # mutable: open, then closed
             failed.callback(self._completions.close)
             self._completions.arm()
             failed.pop_all()
-        self._gate = select.epoll()
-        """What the loop watches in the channel's place: it can be shut from any thread."""
-        self._gate.register(self.events.fd, select.EPOLLIN)
+        self._gate = Gate(self.events.fd)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Rouses the loop where the channel is not armed."""
-        self._gate.register(self._poke, select.EPOLLIN)
         self._poll = select.poll()
         self._poll.register(self.events.fd, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
@@ -94,12 +90,13 @@ class Rounds:  # mutable: open, then closed
     def readable(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop's turn, when `fd` is readable."""
         self._home = get_ident(), loop
-        if self._poked:
-            self._poked = False
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._poke)
+        gate = self._gate
+        gate.heard()
         if not self._begun():
-            return  # who leads takes it
+            gate.wait()
+            if not self._begun():
+                return  # who has the turn takes it, or wakes the loop
+            gate.waited_for()
         try:
             self._told()
             if self._spin_s and self._busy():
@@ -139,7 +136,10 @@ class Rounds:  # mutable: open, then closed
 
     def _ended(self) -> None:
         self._turn.append(None)
-        if self._wanted:  # looked at behind that, or who has just asked for it might go away unheard
+        # Looked at behind that, or who has just asked for it might go away unheard.
+        if self._gate.is_waited_for:
+            self._gate.waited_for()
+        if self._wanted:
             self.open()
 
     def _alone(self, action: Callable[[], None]) -> None:
@@ -171,9 +171,8 @@ class Rounds:  # mutable: open, then closed
             return False
         try:
             bell.wakes(self._wake)
-            if not self._shut:
-                self._shut = True
-                self._gate.unregister(self.events.fd)  # watched for nothing, it would wake the loop all the same
+            if not self._gate.is_shut:
+                self._gate.shut()
             if not self._armed:
                 self._rest()
             self._lead(bell, end_s)
@@ -187,18 +186,14 @@ class Rounds:  # mutable: open, then closed
     def open(self) -> None:
         """The loop takes completions again, if nobody leads. A thread that led leaves the gate shut, since it mostly
         comes back at once: whoever waits otherwise opens it, and the engine does now and then."""
-        if not self._shut:
+        if not self._gate.is_shut:
             return
         self._wanted = True  # whoever has the turn does it when it leaves
         if self._begun():
             try:
                 self._wanted = False
-                if self._shut and not self._closed:
-                    self._shut = False
-                    self._gate.register(self.events.fd, select.EPOLLIN)
-                    if not self._armed:
-                        os.eventfd_write(self._poke, 1)
-                        self._poked = True  # behind it, or who sees it might clear too early
+                if self._gate.is_shut and not self._closed:
+                    self._gate.open(poked=not self._armed)
             finally:
                 self._ended()
 
@@ -230,7 +225,6 @@ class Rounds:  # mutable: open, then closed
         self._gate.close()
         self._timer.close()
         os.close(self._wake)
-        os.close(self._poke)
 
     def _lead(self, bell: Bell, end_s: float) -> None:
         if self._spin_s:
