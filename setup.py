@@ -55,6 +55,7 @@ HOT = (
     "fabric/rdma/member.py",
     "fabric/rdma/memory.py",
     "fabric/rdma/outbox.py",
+    "fabric/rdma/pace.py",
     "fabric/rdma/pair.py",
     "fabric/rdma/pairs.py",
     "fabric/rdma/posts.py",

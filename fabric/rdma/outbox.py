@@ -13,19 +13,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from fabric.rdma.pace import Pace
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 WINDOW: Final = 8
 """Pieces posted at a time."""
-WINDOW_BYTES: Final = 4 << 20
-"""Bytes of bodies posted at a time, and at most one piece more: 160 us of a 200 Gbit/s link."""
 SIGNAL_EVERY: Final = 4
 SIGNAL_UNTIL: Final = 6
 """Pieces after which one asks for a completion; the last of a body may leave that to the frame behind it, and a frame
-to the body that is posted behind it at once, as long as the window never fills with pieces that do not."""
-SIGNAL_BYTES: Final = WINDOW_BYTES // 2
-"""The same for bytes: the device still has as many to do when it is told of these."""
+to the body that is posted behind it at once, as long as the window never fills with pieces that do not. Half of the
+bytes that may be posted ask for one too: the device still has as many to do when it is told of these."""
 COUNT_MASK: Final = (1 << 28) - 1
 """What of a sequence number comes back with its completion."""
 QUEUE_MAX: Final = 1024
@@ -109,7 +108,7 @@ class Outbox:  # mutable: a queue
     """The writes of one connection. `take` gives pieces to post; `settled(sequence)` says that those were done."""
 
     __slots__ = (
-        "_active", "_first", "_piece_bytes", "_posted", "_posted_bytes", "_queue", "_since_bytes",
+        "_active", "_first", "_pace", "_piece_bytes", "_posted", "_posted_bytes", "_queue", "_since_bytes",
         "_since_signal", "_window",
     )  # fmt: skip
 
@@ -122,6 +121,7 @@ class Outbox:  # mutable: a queue
         self._posted_bytes = 0
         self._first = 0
         self._since_signal = self._since_bytes = 0
+        self._pace = Pace()
 
     @property
     def empty(self) -> bool:
@@ -142,6 +142,10 @@ class Outbox:  # mutable: a queue
         """Queues a write."""
         self._queue.append(write)
 
+    def small_frame(self) -> None:
+        """One goes on the other pair now: for a while less is posted, in smaller pieces."""
+        self._pace.small_frame()
+
     def take(self, may_begin: Callable[[], bool]) -> tuple[Piece, int] | None:
         """The next piece to post, and its sequence number; None when nothing may be posted now. `may_begin` takes a
         credit for one more write, or says that there is none."""
@@ -151,12 +155,12 @@ class Outbox:  # mutable: a queue
             self._active.append(self._queue.popleft())
         if not self._active:
             return None
-        write = self._active[0]
-        if self._posted_bytes >= WINDOW_BYTES and not write.whole:
-            return None
+        write, window_bytes = self._active[0], self._pace.window_bytes
+        if self._posted_bytes >= window_bytes and not write.whole and self._since_signal < len(self._posted):
+            return None  # else none of them will be told of: one more is, which the window may be too small for by now
         self._active.popleft()
         write.begun = True
-        cut = write.next(self._piece_bytes)
+        cut = write.next(min(self._piece_bytes, window_bytes // 2))
         if cut is None:
             address, nbytes, lkey, remote, write.imm = write.message()
             write.frame_address = address
@@ -170,7 +174,7 @@ class Outbox:  # mutable: a queue
                 signaled = self._since_signal + 1 >= SIGNAL_UNTIL
             else:
                 self._active.append(write)  # behind the others
-                signaled = self._since_signal + 1 >= SIGNAL_EVERY or self._posted_bytes >= WINDOW_BYTES
+                signaled = self._since_signal + 1 >= SIGNAL_EVERY or self._posted_bytes >= window_bytes
             piece = Piece(write, address, nbytes, write.lkey, remote, last=False, signaled=signaled)
         self._since_signal = 0 if piece.signaled else self._since_signal + 1
         self._since_bytes = 0 if piece.signaled else self._since_bytes + nbytes
@@ -179,24 +183,27 @@ class Outbox:  # mutable: a queue
 
     def _follows(self) -> bool:
         """Whether a frame may leave its completion to what is taken next, which there is room for now."""
+        window_bytes = self._pace.window_bytes
         return (
             bool(self._active)
             and len(self._posted) + 1 < self._window
-            and self._posted_bytes < WINDOW_BYTES
+            and self._posted_bytes < window_bytes
             and self._since_signal + 1 < SIGNAL_EVERY
-            and self._since_bytes < SIGNAL_BYTES
+            and self._since_bytes < window_bytes // 2
         )
 
-    def settled(self, sequence: int) -> list[Write]:
+    def settled(self, sequence: int, now_s: float) -> list[Write]:
         """Everything up to this one (known by its last bits) is done; gives the writes that are whole."""
-        whole = []
+        whole, done_bytes = [], 0
         sequence = self._first + ((sequence - self._first) & COUNT_MASK)
         while self._posted and self._first <= sequence:
             write, last, nbytes = self._posted.popleft()
-            self._posted_bytes -= nbytes
+            done_bytes += nbytes
             self._first += 1
             if last:
                 whole.append(write)
+        self._posted_bytes -= done_bytes
+        self._pace.settled(done_bytes, now_s, is_idle=not self._posted and self.empty)
         return whole
 
     def withdraw(self, write: Write) -> bool:

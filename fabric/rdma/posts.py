@@ -7,6 +7,7 @@ their own. All methods are called under the connection's lock. This module never
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,11 @@ class Posts:  # mutable: queues
         assert len(message.payload) + HEAD_BYTES <= self._talk.frame_room, "what is longer goes over the bulk pair"
         if len(self._queue) >= QUEUE_MAX:
             raise ResourceExhausted(f"{QUEUE_MAX} frames wait for a peer that takes none; send fewer at once")
-        (self._control if control else self._queue).append(message)
+        if control:
+            self._control.append(message)
+            return
+        self._queue.append(message)
+        self._outbox.small_frame()
 
     def put_write(
         self, source: tuple[int, int, int], note: RegionNote, offset: int, long_at: int, message: Message,
@@ -114,7 +119,7 @@ class Posts:  # mutable: queues
 
     def settled(self, number: int) -> list[Write]:
         """Pieces up to this one are done; gives the writes that are whole."""
-        whole = self._outbox.settled(number)
+        whole = self._outbox.settled(number, time.monotonic())
         for write in whole:
             self._pairs.unstage(write.frame_address)
         return whole

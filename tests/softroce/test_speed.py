@@ -11,7 +11,6 @@ import asyncio
 import json
 import statistics
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,10 @@ import pytest
 
 from tests.contract.world import AsyncCaller, BlockingCaller, Client, release
 from tests.softroce.lab import here
-from tests.softroce.worlds import EVENTS_ONLY, GuestWorld, RdmaWorld, RpcWorld, settle
+from tests.softroce.worlds import EVENTS_ONLY, GuestWorld, RdmaWorld, RpcWorld, in_a_thread, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.contract.world import Bytes
 
@@ -72,15 +71,6 @@ def run_bare(case: str, count: int) -> list[float]:
     times: list[float] = json.loads(caller.line(CASE_S))
     assert caller.wait(CASE_S) == server.wait(CASE_S) == 0
     return times
-
-
-def in_a_thread(work: Callable[[], float]) -> float:
-    """As a service calls: the main thread, which signals interrupt, waits for the loop to take its answers."""
-    found: list[float] = []
-    thread = threading.Thread(target=lambda: found.append(work()), name="caller")
-    thread.start()
-    thread.join()
-    return found[0]
 
 
 def ping(client: Client, body: Bytes) -> float:

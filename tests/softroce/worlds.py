@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fabric.deadline import Deadline
 from fabric.errors import NodeLost, Unavailable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from fabric.transport import Channel
 
+_T = TypeVar("_T")
 OFFER = struct.Struct("<IQ")
 ARENA_BYTES = 192 << 20
 EVENTS_ONLY, SPINNING = 0, 50
@@ -64,6 +65,15 @@ def settle() -> None:
             engine.call_soon(done.set)
             done.wait(FENCED_S)
     gc.collect()  # errors that tests caught hold the frames that hold them
+
+
+def in_a_thread(work: Callable[[], _T]) -> _T:
+    """As a service calls: the main thread, which signals interrupt, waits for the loop to take its answers."""
+    found: list[_T] = []
+    thread = threading.Thread(target=lambda: found.append(work()), name="caller")
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 class TcpLine:  # mutable: open, then closed
