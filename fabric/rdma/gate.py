@@ -49,7 +49,7 @@ class Gate:  # mutable: shut and opened
             self._poked = True  # behind it, or who sees it might clear too early
 
     def heard(self) -> None:
-        """The loop has been woken."""
+        """The loop has been woken, and has the turn."""
         if self._poked:
             self._poked = False
             with suppress(BlockingIOError):
@@ -66,9 +66,13 @@ class Gate:  # mutable: shut and opened
         self._watch(select.EPOLLIN)
 
     def _watch(self, mask: int) -> None:
-        self._epoll.modify(self._poke, mask)
-        with suppress(FileNotFoundError):  # shut by who has the turn now
-            self._epoll.modify(self._events, mask)
+        try:
+            self._epoll.modify(self._poke, mask)
+            with suppress(FileNotFoundError):  # shut by who has the turn now
+                self._epoll.modify(self._events, mask)
+        except (OSError, ValueError):
+            if not self._epoll.closed:  # by who has the turn for good
+                raise
 
     def close(self) -> None:
         """Nobody watches it any more."""

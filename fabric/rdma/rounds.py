@@ -91,12 +91,12 @@ class Rounds:  # mutable: open, then closed
         """The loop's turn, when `fd` is readable."""
         self._home = get_ident(), loop
         gate = self._gate
-        gate.heard()
         if not self._begun():
             gate.wait()
             if not self._begun():
                 return  # who has the turn takes it, or wakes the loop
             gate.waited_for()
+        gate.heard()  # not before: what only a poke tells would be told to nobody
         try:
             self._told()
             if self._spin_s and self._busy():
