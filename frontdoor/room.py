@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fabric.errors import ArenaFull
@@ -44,7 +45,8 @@ class Room:  # mutable: counts bytes
             if turn.done() and not turn.cancelled():
                 self.give_back(nbytes)  # it came in the same turn of the loop in which the caller left
             else:
-                self._waiting.remove(entry)
+                with suppress(ValueError):  # it was passed over in the same turn of the loop, and is gone
+                    self._waiting.remove(entry)
                 self._serve()
             if isinstance(error, TimeoutError):
                 raise ArenaFull(f"{self._nbytes} bytes of requests are on their way already; give more time") from None

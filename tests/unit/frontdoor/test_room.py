@@ -73,6 +73,21 @@ def test_who_leaves_the_line_holds_up_nobody() -> None:
     run(story())
 
 
+def test_room_that_comes_just_behind_a_cancel_goes_to_the_next() -> None:
+    async def story() -> None:
+        room = Room(100)
+        await room.take(100, later())
+        leaving, next_one = (asyncio.create_task(room.take(100, later())) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        room.give_back(100)
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await next_one
+
+    run(story())
+
+
 def test_room_that_came_as_its_taker_left_is_not_lost() -> None:
     async def story() -> None:
         room = Room(100)
