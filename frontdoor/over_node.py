@@ -118,18 +118,16 @@ class NodeEngine:  # mutable: owns a session
         self._desk.close_memory(MemoryFacts(self._client_id, number=number))
 
     async def stage(self, model: Model, specs: tuple[TensorSpec, ...], deadline: Deadline) -> NodeStaged:
-        """Memory in the session's arena, or a private copy for what is small."""
+        """Memory in the session's arena. What is small gets a private copy, and so waits for no room there."""
         if self._desk.draining:
             raise Draining("the node is draining; send the request to another one")
         layout = layout_of(specs)
         channel = await self.channel()
+        if layout.body_bytes < SMALL_BODY_BYTES:
+            return NodeStaged(self, channel, model.name, layout, bytearray(layout.body_bytes), lambda: None)
         await self._room.take(layout.body_bytes, deadline)
         try:
-            memory: bytearray | Lease
-            if layout.body_bytes < SMALL_BODY_BYTES:
-                memory = bytearray(layout.body_bytes)
-            else:
-                memory = Lease.of(channel.arena, layout.body_bytes)
+            memory = Lease.of(channel.arena, layout.body_bytes)
         except BaseException:  # whatever it was, the room is free again
             self._room.give_back(layout.body_bytes)
             raise
