@@ -28,7 +28,9 @@ DO_FORGET: Final = 3
 """Numbers of memory to unmap."""
 FORGET_MAX: Final = 500
 DONE: Final = b"d"
-NOT_MAPPED: Final = b"n"
+NO_SOURCE: Final = b"s"
+NO_TARGET: Final = b"t"
+"""It is not mapped."""
 PIECE_BYTES: Final = 512 << 10
 """As in `fabric/memory/copying.py`, which tells why."""
 _WORD_BYTES: Final = 8
@@ -44,7 +46,10 @@ def words(*numbers: int) -> bytes:
 
 def confine(parent_pid: int) -> None:
     """Has this process end with its parent, and leave no core: a client may have it die as often as it likes."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service's end is told to all; the front door's takes copies yet
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # each `mmap` keeps a descriptor
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(_PR_SET_DUMPABLE, 0)  # nor for a program that takes cores, whatever their limit
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -73,15 +78,17 @@ class Mapped:  # mutable: what is mapped
         if mapped is not None:
             mapped.close()
 
-    def copy(self, source: int, at: int, target: int, to: int, nbytes: int) -> bool:
-        """Copies; tells whether both were there. May be the end of this process."""
-        if source not in self._maps or target not in self._maps:
-            return False
+    def copy(self, source: int, at: int, target: int, to: int, nbytes: int) -> bytes:
+        """Copies; gives the answer. May be the end of this process."""
+        if source not in self._maps:
+            return NO_SOURCE
+        if target not in self._maps:
+            return NO_TARGET
         with memoryview(self._maps[source]) as read, memoryview(self._maps[target]) as written:
             for done in range(0, nbytes, PIECE_BYTES):
                 step = min(PIECE_BYTES, nbytes - done)
                 written[to + done : to + done + step] = read[at + done : at + done + step]
-        return True
+        return DONE
 
 
 def serve(sock: socket.socket) -> None:
@@ -93,7 +100,7 @@ def serve(sock: socket.socket) -> None:
             return
         what, *numbers = struct.unpack(f"={len(message) // _WORD_BYTES}Q", message)
         if what == DO_COPY:
-            sock.send(DONE if mapped.copy(*numbers) else NOT_MAPPED)
+            sock.send(mapped.copy(*numbers))
         elif what == DO_MAP:
             # Without one there was no descriptor left for it; then it is not mapped.
             for _, _, data in ancillary:

@@ -165,9 +165,10 @@ class Copiers:  # mutable: owns processes
             if seat.empty and number not in self._starting and now >= self._start_at_s[number] and not self._closed:
                 self._start_at_s[number] = now + self._limits.again_s
                 # In a thread of its own, which lives as long as they should: they die with it.
-                self._starter = self._starter or ThreadPoolExecutor(1, thread_name_prefix="overspill-copiers")
-                with suppress(RuntimeError):  # no thread left; it is tried again
-                    future = self._starting[number] = self._starter.submit(self._starts)
+                starter = self._starter or ThreadPoolExecutor(1, thread_name_prefix="overspill-copiers")
+                with suppress(RuntimeError):  # no thread left; it is tried again, by one that remembers nothing of it
+                    future = self._starting[number] = starter.submit(self._starts)
+                    self._starter = starter
                     future.add_done_callback(partial(self._tell, asyncio.get_running_loop(), number))
 
     def _tell(self, loop: asyncio.AbstractEventLoop, number: int, future: Future[Started]) -> None:

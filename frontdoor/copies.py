@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fabric.errors import ResourceExhausted
+from fabric.errors import ResourceExhausted, Unavailable
 from frontdoor.copiers import PAGE_BYTES, Copiers
 from frontdoor.together import Together
 
@@ -41,6 +41,7 @@ class Copies:  # mutable: owns threads
         self._works: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[Thread] = []
         self._copiers = copiers or Copiers()
+        self._closed = False
 
     @property
     def copier_deaths(self) -> int:
@@ -48,7 +49,9 @@ class Copies:  # mutable: owns threads
         return self._copiers.deaths
 
     def close(self) -> None:
-        """Lets go of the copiers, and of the threads after what they are at."""
+        """Lets go of the copiers, and of the threads after what they are at. What would be copied in threads afterwards
+        is refused."""
+        self._closed = True
         self._copiers.close()
         for _ in self._threads:
             self._works.put(None)
@@ -113,6 +116,8 @@ class Copies:  # mutable: owns threads
             failed.clear()  # else an error, its traceback and this frame hold each other
 
     def _start_threads(self) -> None:
+        if self._closed:
+            raise Unavailable("the front door has ended here; use another")
         while len(self._threads) < COPY_THREADS:
             thread = Thread(target=self._work, name="overspill-copy", daemon=True)
             try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from frontdoor.copier import DO_COPY, DO_FORGET, DO_MAP, DONE, FORGET_MAX, words
+from frontdoor.copier import DO_COPY, DO_FORGET, DO_MAP, DONE, FORGET_MAX, NO_SOURCE, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,10 @@ class Piece:
                 DO_COPY, self.ours.number, self.ours_at, self.client.number, self.client_at, self.nbytes
             )  # fmt: skip
         return words(DO_COPY, self.client.number, self.client_at, self.ours.number, self.ours_at, self.nbytes)
+
+    def missing(self, answer: bytes) -> Mappable:
+        """What a copier that did not copy had not mapped."""
+        return self.ours if (answer == NO_SOURCE) == self.outward else self.client
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,9 @@ class Seat:  # mutable: empty, then a process that is idle, at a piece or dying,
         if self._timer is not None:
             self._timer.cancel()
         if answer != DONE:
-            piece.client.spoiled = True
+            missing = piece.missing(answer)
+            self._mapped.discard(missing.number)
+            missing.spoiled = missing is piece.client  # what is ours is told again with the next piece
         self._tell_forgotten()
         if self.idle:
             self._on_idle(self)

@@ -52,6 +52,12 @@ class World:  # mutable: a test's
         region.hold()
         return region
 
+    def renew(self) -> None:
+        """Has the region registered anew, so that copiers copy it again."""
+        self.regions.unregister(OWNER, "r")
+        self.region.let_go()
+        self.region = self.register("r")
+
     async def there_and_back(self, region: Region | None = None) -> None:
         """A copy out and one in; raises what they raise, and what is wrong with the bytes. They are others each time,
         since memory is used again."""

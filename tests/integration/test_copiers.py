@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,69 @@ def test_bytes_go_both_ways_and_the_kernel_moves_none(folder: Path, monkeypatch:
             before = found.kernel
             await asyncio.gather(*(found.back(found.region) for _ in range(3)))  # more pieces than copiers
             assert found.kernel == before
+
+    asyncio.run(story())
+
+
+def test_copiers_stay_when_a_service_ends_and_may_map_as_much_as_the_system_lets_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch) as found:
+            await found.both()
+            for pid in found.pids():
+                assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
+                os.kill(pid, signal.SIGTERM)  # as service managers do to each process
+            await found.both()
+            assert (found.copiers.deaths, len(found.started)) == (0, 2)
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], before[1] - 1), before[1]))
+    try:
+        asyncio.run(story())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_starts_that_no_thread_was_left_for_are_not_made_up_for_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_thread = threading.Thread.start
+
+    def refuses(thread: threading.Thread) -> None:
+        if thread.name.startswith("overspill-copiers"):
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    async def story() -> None:
+        async with world(folder, monkeypatch, CopierLimits(again_s=0.0)) as found:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuses)
+                for _ in range(3):
+                    await found.there_and_back()
+            await found.both()
+            assert len(found.started) == 2
+
+    asyncio.run(story())
+
+
+def test_an_arena_that_could_not_be_mapped_is_mapped_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch) as found:
+            await found.both()
+            found.arena.retire()
+            found.arena.close_fd()
+            found.arena = Arena.create(4 * NBYTES)
+            limits = {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in found.pids()}
+            for pid, (_, most) in limits.items():
+                resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, most))
+            before = found.kernel
+            await found.there_and_back()
+            assert found.kernel > before
+            for pid, limit in limits.items():
+                resource.prlimit(pid, resource.RLIMIT_AS, limit)
+            await found.both()
+            assert found.copiers.deaths == 0
 
     asyncio.run(story())
 
@@ -89,13 +153,15 @@ def test_a_copier_that_is_killed_or_stopped_costs_no_copy(
         async with world(folder, monkeypatch, CopierLimits(timeout_s=0.1, again_s=0.0, unfit_again_s=0.0)) as found:
             for victim in (0, 1, 1):
                 await found.until(found.are_idle)
+                found.renew()  # a late one is its region's fault, as far as is known: on a busy machine any may be late
                 deaths = found.copiers.deaths
                 os.kill(found.pids()[victim], number)
                 await found.there_and_back()
                 await found.until(lambda deaths=deaths: found.copiers.deaths > deaths)  # type: ignore[misc]
-                found.regions.unregister(OWNER, "r")  # a stopped one is its region's fault, as far as is known
-                found.region.let_go()
-                found.region = found.register("r")
+            await found.until(found.are_idle)
+            found.renew()
+            for seat in found.copiers._seats:
+                seat._timeout_s = 60.0
             await found.both()
 
     asyncio.run(story())

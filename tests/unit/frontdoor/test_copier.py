@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from frontdoor.copier import FORGET_MAX, PIECE_BYTES, Mapped, words
+from frontdoor.copier import DONE, FORGET_MAX, NO_SOURCE, NO_TARGET, PIECE_BYTES, Mapped, words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +26,11 @@ def test_bytes_are_where_they_were_asked_for_and_nowhere_else(tmp_path: Path, nb
     mapped = Mapped()
     mapped.map(1, NBYTES, opened(tmp_path / "source", content))
     mapped.map(2, NBYTES, opened(tmp_path / "target", bytes(NBYTES)))
-    assert mapped.copy(1, 3, 2, 77, nbytes)
+    assert mapped.copy(1, 3, 2, 77, nbytes) == DONE
     assert (tmp_path / "target").read_bytes() == bytes(77) + content[3 : 3 + nbytes] + bytes(NBYTES - 77 - nbytes)
     for number in (1, 2, 2):
         mapped.forget(number)
-    assert not mapped.copy(1, 0, 2, 0, 1)
+    assert mapped.copy(1, 0, 2, 0, 1) == NO_SOURCE
 
 
 def test_what_is_too_short_or_no_file_is_not_mapped_and_its_descriptor_closed(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_what_is_too_short_or_no_file_is_not_mapped_and_its_descriptor_closed(tm
     mapped.map(2, NBYTES, reading)
     os.close(writing)
     mapped.map(3, NBYTES, opened(tmp_path / "whole", bytes(NBYTES)))
-    assert not mapped.copy(1, 0, 3, 0, 1)
-    assert not mapped.copy(3, 0, 2, 0, 1)
+    assert mapped.copy(1, 0, 3, 0, 1) == NO_SOURCE
+    assert mapped.copy(3, 0, 2, 0, 1) == NO_TARGET
     assert (tmp_path / "short").read_bytes() == b"short"
     mapped.forget(3)
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names alone

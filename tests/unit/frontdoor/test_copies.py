@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from fabric.errors import InvalidArgument, ResourceExhausted
+from fabric.errors import InvalidArgument, ResourceExhausted, Unavailable
 from frontdoor.copiers import PAGE_BYTES
 from frontdoor.copies import COPY_THREADS, INLINE_COPY_BYTES, Copies, move
 
@@ -119,6 +119,14 @@ def test_without_threads_copies_are_refused_and_with_one_they_are_done(
         else:
             with pytest.raises(ResourceExhausted):
                 asyncio.run(filling)
+
+
+def test_behind_the_end_large_copies_are_refused_and_begin_no_thread() -> None:
+    copies = Copies()
+    copies.close()
+    with pytest.raises(Unavailable):
+        asyncio.run(copies.halves(memoryview(bytearray(LARGE)), lambda _at, _part: None))
+    assert not threads()
 
 
 def threads() -> list[threading.Thread]:
