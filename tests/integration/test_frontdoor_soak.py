@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
+from frontdoor.copiers import COPIERS
 from tests.integration.frontdoors import (
     code,
     config,
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-REGION = 1 << 20
+REGION = 8 << 20
+LARGE_EVERY = 50
+"""One in so many requests is of 1.1 to 4 MiB, which other processes copy."""
 REQUESTS = int(os.environ.get("OVERSPILL_SOAK_REQUESTS", "18000"))
 CALLERS = int(os.environ.get("OVERSPILL_SOAK_CALLERS", "4"))
 """More of them get more of a machine that is busy with other work."""
@@ -74,8 +77,10 @@ time.sleep(600)
 """
 
 
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+def own_bytes(pid: int) -> int:
+    """Without what it shares: of arenas and regions as much is resident as was ever used."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon:"))) * 1024
 
 
 def open_files(pid: int) -> int:
@@ -87,19 +92,21 @@ def threads(pid: int) -> int:
 
 
 def a_share(front: Front, seed: int, requests: int) -> None:
-    """One client's part: raw and shared, good and bad, of sizes drawn log-uniformly."""
+    """One client's part: raw and shared, good and bad, of sizes drawn log-uniformly; each value checked."""
     dice = random.Random(seed)
     name = f"soak{os.getpid()}_{seed}"  # keys are the machine's: another soak may run beside this one
-    with grpc_client(front.grpc) as client, region(client, name, REGION):
+    with grpc_client(front.grpc) as client, region(client, name, REGION) as handle:
         for number in range(requests):
-            size = int(2 ** dice.uniform(0, 17))
+            size = int(2 ** (dice.uniform(0, 17) if number % LARGE_EVERY else dice.uniform(18.1, 20)))
             x = np.full(size, number, np.float32)
             way = dice.randrange(4)
+            if way & 1:
+                shared_memory.set_shared_memory_region(handle, [x])
             inputs = [lies("x", [size], "FP32", name, x.nbytes)] if way & 1 else [given("x", x)]
             outputs = [goes("y", name, x.nbytes, REGION // 2)] if way & 2 else None
             result = client.infer("echo_FP32", inputs, outputs=outputs)
-            if not way:
-                np.testing.assert_array_equal(result.as_numpy("y"), x)
+            lies_there = shared_memory.get_contents_as_numpy(handle, np.float32, [size], REGION // 2)
+            np.testing.assert_array_equal(lies_there if way & 2 else result.as_numpy("y"), x)
             if not number % 20:
                 assert code(partial(client.infer, "nobody", inputs)) == "NOT_FOUND"
             if not number % 50:
@@ -187,10 +194,16 @@ def card_bytes(front: Front) -> int:
 
 
 def measured(front: Front) -> dict[str, tuple[int, int, int]]:
-    """(resident bytes, open files, threads) of the node, its front door and its executor."""
+    """(bytes of its own, open files, threads) of the node, its front door, its executor, and the copiers together."""
     (executor,) = front.node.children()
     pids = {"node": front.node.process.pid, "front door": front.pid, "executor": executor}
-    return {name: (resident_bytes(pid), open_files(pid), threads(pid)) for name, pid in pids.items()}
+    seen = {name: (own_bytes(pid), open_files(pid), threads(pid)) for name, pid in pids.items()}
+    copiers = [
+        int(pid) for each in Path(f"/proc/{front.pid}/task").glob("*/children") for pid in each.read_text().split()
+    ]
+    assert len(copiers) == COPIERS
+    seen["copiers"] = sum(map(own_bytes, copiers)), sum(map(open_files, copiers)), sum(map(threads, copiers))
+    return seen
 
 
 @pytest.fixture
