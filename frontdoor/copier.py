@@ -23,7 +23,7 @@ from typing import Final
 DO_COPY: Final = 1
 """Number and place of the source, number and place of the target, bytes."""
 DO_MAP: Final = 2
-"""Number and bytes of memory whose descriptor comes with it."""
+"""Number and bytes of memory whose descriptor comes with it, and where it begins in that."""
 DO_FORGET: Final = 3
 """Numbers of memory to unmap."""
 FORGET_MAX: Final = 500
@@ -63,12 +63,12 @@ class Mapped:  # mutable: what is mapped
     def __init__(self) -> None:
         self._maps: dict[int, mmap.mmap] = {}
 
-    def map(self, number: int, nbytes: int, fd: int) -> None:
-        """Maps the first bytes of a file, and closes its descriptor. What cannot be mapped is missed when it is
-        copied."""
+    def map(self, number: int, nbytes: int, begin: int, fd: int) -> None:
+        """Maps bytes of a file from a page's begin on, and closes its descriptor. What cannot be mapped is missed when
+        it is copied."""
         try:
             with suppress(OSError, ValueError):  # the latter: it is shorter than that by now
-                self._maps[number] = mmap.mmap(fd, nbytes)
+                self._maps[number] = mmap.mmap(fd, nbytes, offset=begin)
         finally:
             os.close(fd)
 
@@ -104,7 +104,8 @@ def serve(sock: socket.socket) -> None:
         elif what == DO_MAP:
             # Without one there was no descriptor left for it; then it is not mapped.
             for _, _, data in ancillary:
-                mapped.map(numbers[0], numbers[1], array.array("i", data)[0])
+                number, nbytes, begin = numbers
+                mapped.map(number, nbytes, begin, array.array("i", data)[0])
         else:
             for number in numbers:
                 mapped.forget(number)
@@ -113,8 +114,8 @@ def serve(sock: socket.socket) -> None:
 def main() -> None:
     """The process. Its arguments are the number of its socket and its parent's process."""
     confine(int(sys.argv[2]))
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        serve(sock)
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(ConnectionResetError, BrokenPipeError):
+        serve(sock)  # those are its end as well, where an answer was not read
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ class Held:  # mutable: counts its users, and is closed after the last one
         self.owner = owner
         self.nbytes = nbytes
         self.begin = 0
-        """Where it begins in its file."""
+        """Where it begins in what is mappable."""
         self.mappable: Mappable | None = None
-        """Its file, where copiers may map it."""
+        """Its pages, where copiers may map them."""
         self._users = 0
         self._ended = False
         self._open = True

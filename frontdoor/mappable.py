@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 class Mappable:  # mutable: numbered, perhaps spoiled, then closed
-    """The first `nbytes` of the file `fd`, which is its owner's and open until `close`."""
+    """`nbytes` of the file `fd`, which is its owner's and open until `close`; `begin` is a page's."""
 
-    __slots__ = ("fd", "nbytes", "number", "on_close", "spoiled")
+    __slots__ = ("begin", "fd", "nbytes", "number", "on_close", "spoiled")
 
-    def __init__(self, fd: int, nbytes: int) -> None:
+    def __init__(self, fd: int, nbytes: int, begin: int = 0) -> None:
         self.fd = fd
         self.nbytes = nbytes
+        self.begin = begin
         self.number = 0
         """Given by the copiers, when it is first used."""
         self.spoiled = False

@@ -63,9 +63,9 @@ class Region(Held):
         self.offset = offset
         self._fd = fd
         self._map = mapped
-        self.begin = offset
+        self.begin = offset % mmap.ALLOCATIONGRANULARITY
         if mapped is None:
-            self.mappable = Mappable(fd, offset + nbytes)
+            self.mappable = Mappable(fd, self.begin + nbytes, offset - self.begin)
 
     @property
     def status(self) -> RegionStatus:

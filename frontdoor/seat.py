@@ -160,7 +160,7 @@ class Seat:  # mutable: empty, then a process that is idle, at a piece or dying,
             for memory in (piece.client, piece.ours):
                 if memory.number not in self._mapped:
                     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [memory.fd]))
-                    self._started.sock.sendmsg([words(DO_MAP, memory.number, memory.nbytes)], [rights])
+                    self._started.sock.sendmsg([words(DO_MAP, memory.number, memory.nbytes, memory.begin)], [rights])
                     self._mapped.add(memory.number)
             self._started.sock.send(piece.message())
         except OSError:  # it is gone, or reads nothing

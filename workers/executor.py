@@ -295,3 +295,5 @@ def main() -> None:
         broken.leave(settings.node_fd)
     except MissingDependency as missing:
         raise SystemExit(str(missing)) from None
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the node is gone, with words of ours that it did not read, and so are we

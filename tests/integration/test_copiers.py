@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +18,9 @@ from fabric.errors import InvalidArgument
 from fabric.memory.arena import Arena
 from fabric.memory.lease import Lease
 from frontdoor.copiers import CopierLimits
+from frontdoor.regions import Region
 from frontdoor.seat import Started, start
 from tests.integration.copier_world import AT, BEGIN, NBYTES, OWNER, WORDS, world
-from tests.integration.nodes import ROOT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +64,23 @@ def test_copiers_stay_when_a_service_ends_and_may_map_as_much_as_the_system_lets
         asyncio.run(story())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_of_a_file_only_the_regions_pages_are_mapped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        page = mmap.ALLOCATIONGRANULARITY
+        async with world(folder, monkeypatch, CopierLimits(60.0, mapped_bytes_max=NBYTES + page - 1)) as found:
+            end = 1 << 30  # of many regions over one large file each is like this
+            os.truncate(found.path, end)
+            found.regions.unregister(OWNER, "r")
+            found.region.let_go()
+            found.regions.register(OWNER, "r", "key", end - NBYTES - 77, NBYTES)
+            found.region = found.regions.of_kind(OWNER, "r", Region)[0]
+            found.region.hold()
+            await found.both()
+            os.truncate(found.path, 0)
+
+    asyncio.run(story())
 
 
 def test_starts_that_no_thread_was_left_for_are_not_made_up_for_later(
@@ -256,24 +270,3 @@ def test_what_is_unregistered_is_unmapped_and_so_is_an_arena_that_is_gone(
         raise AssertionError("it is mapped still")
 
     asyncio.run(story())
-
-
-def test_copiers_end_with_their_parent_a_stopped_one_too() -> None:
-    command = [sys.executable, "-m", "tests.integration.shm_attack", "orphans"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
-        try:
-            assert parent.stdout is not None
-            pids = [int(word) for word in parent.stdout.readline().split()]
-            assert len(pids) == 2
-        finally:
-            parent.kill()
-            Path(f"/dev/shm/osp_test_attack_{parent.pid}").unlink(missing_ok=True)
-    killed_s = time.monotonic()
-    wait_until(lambda: not any(lives(pid) for pid in pids), 20.0)
-    assert time.monotonic() - killed_s < 10.0, "at once, on a machine that is not busy"
-
-
-def lives(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
-    return False
