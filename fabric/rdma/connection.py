@@ -60,8 +60,8 @@ class Connection:  # mutable: its state is its life
         self.rounds = self._pairs.rounds
         self._asides = Asides(self._pairs, Pulse(engine.config, time.monotonic()))
         self._posts = Posts(self._pairs, self._talk, engine.config.piece_bytes)
-        intake = Intake(self._pairs, self._talk, self._posts, lambda: self._owner, answers=not caller)
-        self._settling = Settling(self._pairs, self._posts, intake, self._asides)
+        self._intake = Intake(self._pairs, self._talk, self._posts, owner, answers=not caller)
+        self._settling = Settling(self._pairs, self._posts, self._intake, self._asides)
         try:
             self._pairs.post_receives()
             with self.lock:
@@ -297,4 +297,4 @@ class Connection:  # mutable: its state is its life
             self._pairs.destroy()
         elif do is LinkDo.TELL_FENCED:
             tell.append(self._owner.fenced)
-            self._owner = Nobody()
+            self._owner = self._intake.owner = Nobody()

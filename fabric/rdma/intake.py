@@ -13,8 +13,6 @@ from fabric.errors import ProtocolError
 from fabric.rdma.heads import CREDIT, ECHO, HELLO, HELLO_PLACE, read_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fabric.rdma.device import Done
     from fabric.rdma.heads import Head
     from fabric.rdma.pairs import Pairs
@@ -25,15 +23,15 @@ if TYPE_CHECKING:
     """A message, what follows its head, and where it lay; None for one that came by itself."""
 
 
-class Intake:
-    """The receiving half of one connection. `owner` gives who knows the region that the peer writes to; `answers` says
-    that this end echoes greetings: the node does."""
+class Intake:  # mutable: its owner is replaced at the end
+    """The receiving half of one connection. `owner` knows the region that the peer writes to; `answers` says that this
+    end echoes greetings: the node does."""
 
-    __slots__ = ("_answers", "_owner", "_pairs", "_posts", "_talk")
+    __slots__ = ("_answers", "_pairs", "_posts", "_talk", "owner")
 
-    def __init__(self, pairs: Pairs, talk: Talk, posts: Posts, owner: Callable[[], Owner], *, answers: bool) -> None:
+    def __init__(self, pairs: Pairs, talk: Talk, posts: Posts, owner: Owner, *, answers: bool) -> None:
         self._pairs, self._talk, self._posts = pairs, talk, posts
-        self._owner, self._answers = owner, answers
+        self.owner, self._answers = owner, answers
 
     def frame(self, number: int, done: Done) -> Arrival | None:
         """A message of the frame pair. Raises ProtocolError."""
@@ -62,7 +60,7 @@ class Intake:
                 self._posts.greet_on_bulk()
             return None
         region, offset = read_place(done.imm)
-        view = self._owner().view_of(region)
+        view = self.owner.view_of(region)
         if view is None or not 0 < done.nbytes <= len(view) - offset:
             raise ProtocolError("the peer told of a frame that lies outside of its region; the connection is closed")
         head, payload = self._talk.heard(bytes(view[offset : offset + done.nbytes]), bulk=True)

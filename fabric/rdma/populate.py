@@ -12,6 +12,8 @@ from typing import Final
 
 _MADV_POPULATE_WRITE: Final = 23
 """Linux 5.14; an earlier one refuses it, and registering brings the pages in as before."""
+# Once: each library object of ctypes is garbage that only the collector finds. It lets go of the interpreter's lock.
+_MADVISE: Final = ctypes.CDLL(None).madvise
 LEAST_BYTES: Final = 1 << 20
 """Less is registered in well under a millisecond."""
 
@@ -19,5 +21,4 @@ LEAST_BYTES: Final = 1 << 20
 def populate(address: int, nbytes: int) -> None:
     """Makes the pages of mapped memory, where they are not there yet; `address` is that of a page. Never raises."""
     if nbytes >= LEAST_BYTES:
-        # ctypes lets go of the interpreter's lock for the call.
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _MADV_POPULATE_WRITE)
+        _MADVISE(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _MADV_POPULATE_WRITE)

@@ -173,16 +173,22 @@ class NodeRegions:  # mutable: they come and go
             one.unregister()
 
     def abort(self, why: str) -> None:
-        """Ends every session."""
+        """Ends every session, and lets go of whoever heard of them: it holds us, and the memory of a closed connection
+        would wait for the garbage collector."""
         for one in self._all:
             one.channel.abort(why)
         self._all.clear()
+        self._emptied = _hear_nothing
 
     def _look(self, region: NodeRegion) -> None:
         if region.left and not region.users and region in self._all:
             self._all.remove(region)
             region.unregister()
             self._emptied(region)
+
+
+def _hear_nothing(_: NodeRegion) -> None:
+    """There is no region any more."""
 
 
 def _keep(_: Slot) -> None:
