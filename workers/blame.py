@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fabric.errors import DeadlineExceeded, Fate, QueueFull
 from workers.handover import KEPT, LEADS, RAN, Spent
+from workers.page import Answer
 from workers.statistics import BACKEND, OTHER
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from workers.sentinel import Suspects
 
 
-def may_run_alone(job: Job, *, answered: bool) -> bool:
-    """Whether a job whose executor ended should run once more, by itself, since others ran with it."""
+def may_run_alone(job: Job, answer: Answer) -> bool:
+    """Whether a job whose executor ended should run once more, by itself, since others ran with it. Not where its
+    caller may have an answer: it would get another one, in slots that may be somebody else's by then."""
     ticket = job.ticket
-    return ticket is not None and bool(ticket.mates) and job.model.idempotent and not answered
+    return ticket is not None and bool(ticket.mates) and job.model.idempotent and answer is Answer.NONE
 
 
 def blame(job: Job, suspects: Suspects) -> None:

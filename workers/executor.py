@@ -199,6 +199,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 self._station.make_room()
             final = self._finals.error(task, request, error)
             flags = RAN if error.fate is Fate.RAN else 0
+        self._page.answering(task.task_no)
         if self._deliver(task, final):
             self._page.answered(task.task_no)
             flags |= DELIVERED

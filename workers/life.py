@@ -13,6 +13,7 @@ from workers.canary import ANSWER_S, Canary
 from workers.child import Child
 from workers.handover import MORE, RESEND, Control, Task, encode_control, pack_task
 from workers.lending import Lending
+from workers.page import Answer
 from workers.parcel import packed
 from workers.vitals import ASIDE_MAX_S, Vitals, Watch, hang_at_s, hangs_aside
 
@@ -149,23 +150,26 @@ class Life:  # mutable: alive, then reaped
         busy = task_no != 0 or not ready
         return self._watch.look(Vitals(page.heartbeat, self.child.is_stopped(), busy), now)
 
-    def lost(self) -> list[tuple[Job, bool]]:
+    def lost(self) -> list[tuple[Job, Answer]]:
         """The tasks that it had begun, each with whether the tenant has its answer; to be asked once it is reaped. A
         kept reply that was sent again needs no more."""
-        begun_no, answered_no = self.child.page.begun_no, self.child.page.answered_no
+        page = self.child.page
+        begun_no = page.begun_no
+        found = [(task_no, job, page.answer_of(task_no)) for task_no, job in self.in_hand.items()]
         return [
-            (job, task_no == answered_no)
-            for task_no, job in self.in_hand.items()
-            if (job.resend and task_no != answered_no) or (not job.resend and task_no <= begun_no)
+            (job, answer)
+            for task_no, job, answer in found
+            if (job.resend and answer is not Answer.SENT) or (not job.resend and task_no <= begun_no)
         ]
 
     def give_up(self, desk: ExecutorDesk, settlement: Settlement) -> None:
         """It answers nothing any more: whoever waits for what it had begun may know now, and the slots wait for its
         end."""
-        begun_no, answered_no = self.child.page.begun_no, self.child.page.answered_no
+        page = self.child.page
+        begun_no = page.begun_no
         for task_no, job in [*self.in_hand.items(), *(() if self.replaced else desk.in_hand.items())]:
-            if task_no <= begun_no and task_no != answered_no:
-                settlement.lost(job, self.why, answered=False, early=True)
+            if task_no <= begun_no and (answer := page.answer_of(task_no)) is not Answer.SENT:
+                settlement.lost(job, self.why, answer, early=True)
 
     def shut(self) -> None:
         """Ends it, however long the kernel takes for that: from here on it begins nothing."""

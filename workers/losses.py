@@ -15,6 +15,7 @@ from fabric.errors import ExecutorLost, Fate
 from fabric.frame import HELD, MAYBE_SECOND, RELEASED, holds
 from workers.blame import blame, may_run_alone
 from workers.dedupe import Finished
+from workers.page import Answer
 from workers.statistics import BACKEND
 
 if TYPE_CHECKING:
@@ -39,36 +40,37 @@ class Losses:
         self._frame = frame
         self._changed = changed
 
-    def early(self, job: Job, why: str) -> None:
+    def early(self, job: Job, why: str, answer: Answer) -> None:
         """The executor has begun this job and cannot answer it any more, but may still write to its slots."""
-        if job.told or job.resend or job.attached or not holds(job.asked.frame) or may_run_alone(job, answered=False):
+        if job.told or job.resend or job.attached or not holds(job.asked.frame) or may_run_alone(job, answer):
             return
         job.told = why
-        self._settle(job, why, HELD, answered=False)
+        self._settle(job, why, HELD, answer)
 
-    def final(self, job: Job, why: str, *, answered: bool) -> None:
+    def final(self, job: Job, why: str, answer: Answer) -> None:
         """The executor is gone. An idempotent request may come again, until it is poison."""
         if job.told:
             self.released(job)
         elif job.resend:
             gone = ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
             self._send(job, gone, MAYBE_SECOND, to_first=True)
-        elif may_run_alone(job, answered=answered):
+        elif may_run_alone(job, answer):
             blame(job, self._suspects)
             self._admission.put_back(job, alone=True)
             self._changed()
         else:
-            self._settle(job, why, 0, answered=answered)
+            self._settle(job, why, 0, answer)
 
     def released(self, job: Job) -> None:
         """Nobody writes any more for a job whose caller was told early."""
         error = ExecutorLost(f"the executor that had the request {job.told}", Fate.UNKNOWN)
         self._send(job, error, MAYBE_SECOND | RELEASED, to_first=True)
 
-    def _settle(self, job: Job, why: str, flags: int, *, answered: bool) -> None:
+    def _settle(self, job: Job, why: str, flags: int, answer: Answer) -> None:
         blame(job, self._suspects)
         self._admission.over(job)
         job.model.tally.failed(BACKEND, monotonic() - job.arrived_s)
+        answered = answer is Answer.SENT
         fate = Fate.RAN if answered else Fate.UNKNOWN
         error = ExecutorLost(f"the executor that had the request {why}; send it again if that is safe", fate)
         client = self._dedupe.clients[job.client_id]
@@ -76,7 +78,7 @@ class Losses:
             client.never_ran(job.request_no)
         else:
             client.ended(job.request_no, Finished(self._frame(job, error, 0), monotonic(), None))
-        # It may have died between sending its answer and noting so: a caller that has one drops this.
+        # Where it has sent its answer, perhaps or surely, a caller that has one drops this.
         self._send(job, error, MAYBE_SECOND | flags, to_first=not answered)
 
     def _send(self, job: Job, error: ExecutorLost, flags: int, *, to_first: bool) -> None:

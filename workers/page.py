@@ -10,18 +10,28 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+from enum import Enum
 from typing import Final
 
 _HEARTBEAT: Final = 0
 _RUNNING: Final = 1
 _BEGAN: Final = 2
-_ANSWERED: Final = 3
+_ANSWER: Final = 3
 _REGISTERED: Final = 4
 _PINNED: Final = 5
 _PASSED: Final = 6
 _ASIDE: Final = 9  # _PASSED takes three
 _SHUT: Final = 10
 _HIGHEST: Final = 11
+
+
+class Answer(Enum):
+    """Whether a task's tenant has its final frame straight from the executor."""
+
+    NONE = "none"
+    PERHAPS = "perhaps"
+    """It was about to be sent, and nobody noted that it was: nothing may write to the task's slots any more."""
+    SENT = "sent"
 
 
 class SharedPage:  # mutable: words of memory that two processes map
@@ -68,9 +78,13 @@ class SharedPage:  # mutable: words of memory that two processes map
         wrote it before looking at this word has been seen by then."""
         self._words[_SHUT] = 1
 
+    def answering(self, task_no: int) -> None:
+        """The executor is about to send the task's final frame to its tenant."""
+        self._words[_ANSWER] = task_no << 1
+
     def answered(self, task_no: int) -> None:
-        """The tenant has the running task's final frame."""
-        self._words[_ANSWERED] = task_no
+        """The tenant has the task's final frame."""
+        self._words[_ANSWER] = task_no << 1 | 1
 
     def ended(self) -> None:
         """The node was told of the running task, whose number stays."""
@@ -118,10 +132,13 @@ class SharedPage:  # mutable: words of memory that two processes map
         of a task stays true."""
         return self._words[_HIGHEST]
 
-    @property
-    def answered_no(self) -> int:
-        """The last task whose final frame its tenant got straight from the executor."""
-        return self._words[_ANSWERED]
+    def answer_of(self, task_no: int) -> Answer:
+        """What became of the answer of a task that its node was not told of. Tasks are answered one after another, and
+        the node is told of each before the next: what this says of it stays true once the process is gone."""
+        word = self._words[_ANSWER]
+        if word >> 1 != task_no:
+            return Answer.NONE
+        return Answer.SENT if word & 1 else Answer.PERHAPS
 
     @property
     def registered(self) -> int:

@@ -88,8 +88,8 @@ def _settle(life: Life, settlement: Settlement) -> None:
     lost, unbegun = life.lost(), life.unbegun(life.in_hand)
     life.in_hand.clear()  # until the garbage collector comes it would hold the memory of their tenants
     life.child.close()
-    for job, answered in lost:
-        settlement.lost(job, life.why, answered=answered)
+    for job, answer in lost:
+        settlement.lost(job, life.why, answer)
     for _, job in unbegun:
         settlement.came_back(job)
 

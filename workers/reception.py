@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from workers.crew import Crew
     from workers.desks import ModelQueue
     from workers.handover import Spent
+    from workers.page import Answer
 
 LAPSE_S: Final = 5.0
 
@@ -177,12 +178,12 @@ class Reception:  # mutable: the node's requests
         if self._admission.waiting:
             self._feed()
 
-    def lost(self, job: Job, why: str, *, answered: bool, early: bool = False) -> None:
+    def lost(self, job: Job, why: str, answer: Answer, *, early: bool = False) -> None:
         """A job's executor ended while it ran; `early`: it will not answer, and is not gone yet."""
         if early:
-            self._losses.early(job, why)
+            self._losses.early(job, why, answer)
         else:
-            self._losses.final(job, why, answered=answered)
+            self._losses.final(job, why, answer)
 
     def reach(self, reader: int, source: int, *, good: bool) -> None:
         """An executor could, or could not, read the memory of another one's card."""

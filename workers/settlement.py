@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from workers.handover import Loaded, Spent
     from workers.job import Job
+    from workers.page import Answer
 
 
 class Settlement(Protocol):
@@ -19,8 +20,8 @@ class Settlement(Protocol):
     def done(self, job: Job, flags: int, spent: Spent, frame: bytes, holder: tuple[int, int]) -> None:
         """An executor has finished a task; `frame` is its final frame."""
 
-    def lost(self, job: Job, why: str, *, answered: bool, early: bool = False) -> None:
-        """The executor ended while it ran this job; `answered` says that the tenant had the answer by then. `early`: it
+    def lost(self, job: Job, why: str, answer: Answer, *, early: bool = False) -> None:
+        """The executor ended while it ran this job; `answer` says whether the tenant has what came of it. `early`: it
         cannot answer any more, is not gone yet, and will be told of once more when it is."""
 
     def came_back(self, job: Job) -> None:

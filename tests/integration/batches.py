@@ -36,6 +36,9 @@ class Model:
         if (x[:, 0] == -1).any(): os.kill(os.getpid(), signal.SIGKILL)
         if (x[:, 0] == -2).any(): raise ValueError("two")
         if (x[:, 0] == -3).any(): time.sleep(x[0, 1] / 1000)
+        if (x[:, 0] == -4).any():
+            from workers.page import SharedPage
+            SharedPage.answered = lambda page, task_no: os.kill(os.getpid(), signal.SIGKILL)
         outputs["y"] = x + 1
         outputs["text"] = np.array([each[::-1] for each in text], dtype=object)
 """
@@ -49,7 +52,7 @@ output { name: "text" data_type: TYPE_STRING dims: [ ] }
 """
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 2000 }\n"
 POLICY = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 max_queue_size: 4 } }\n"
-DIE, REFUSE, SLEEP = -1, -2, -3
+DIE, REFUSE, SLEEP, DIE_ONCE_ANSWERED = -1, -2, -3, -4
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 from fabric.control import READY
 from fabric.errors import ExecutorLost, Fate, InvalidArgument, PoisonRequest
 from fabric.local.control import NodeControl, control_path
-from tests.integration.batches import DIE, REFUSE, at_once, batching_node, busy, callers, plain
+from tests.integration.batches import DIE, DIE_ONCE_ANSWERED, REFUSE, at_once, batching_node, busy, callers, plain
 from tests.integration.nodes import wait_until
 
 if TYPE_CHECKING:
@@ -122,12 +122,34 @@ def test_where_a_second_run_is_not_safe_each_learns_that_its_fate_is_unknown(nod
         wait_until(lambda: node.state == "ready")
 
 
+def test_one_that_has_its_answer_gets_no_second_one_where_its_executor_dies_before_it_could_note_so(
+    node: RunningNode,
+) -> None:
+    with callers(node, 4) as clients:
+        before = len(node.ran())
+        with busy(node, 200):
+            asked = [plain(1), plain(2), np.array([[DIE_ONCE_ANSWERED, 0]]), plain(4)]
+            results = at_once([(caller, "joined", x) for caller, x in zip(clients, asked, strict=True)])
+        for x, y in zip(asked, results, strict=True):
+            assert isinstance(y, np.ndarray), y
+            assert (y == x + 1).all()
+        assert node.ran()[before + 1 :] == [4, 1, 1, 1], "rows: the batch, and each alone but for the one answered"
+        for caller in clients:  # a second answer would be taken for that of the next call
+            for n in range(3):
+                assert (caller.call("joined", plain(n))[0] == plain(n) + 1).all()
+    wait_until(lambda: node.state == "ready")
+
+
 def test_an_executor_that_dies_while_it_has_batches_loses_nothing_that_may_run_again(node: RunningNode) -> None:
-    over, answers = threading.Event(), [0]
+    over, answers, lost = threading.Event(), [0], list[Fate]()
 
     def ask(caller: Caller, index: int) -> None:
         while not over.is_set():
-            y, _ = caller.call("joined", plain(index))
+            try:
+                y, _ = caller.call("joined", plain(index))
+            except ExecutorLost as error:  # its executor died as it answered
+                lost.append(error.fate)
+                continue
             assert (y == plain(index) + 1).all()
             answers[0] += 1
 
@@ -145,4 +167,5 @@ def test_an_executor_that_dies_while_it_has_batches_loses_nothing_that_may_run_a
         for thread in threads:
             thread.join(30.0)
             assert not thread.is_alive()
+    assert lost in ([], [Fate.UNKNOWN], [Fate.UNKNOWN] * 2), "one for each executor"
     assert NodeControl(control_path(node.path)).index()[0].state == READY

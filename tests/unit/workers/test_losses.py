@@ -22,10 +22,13 @@ from fabric.frame import (
     pack_request,
 )
 from workers.admission import Admission
+from workers.batchconfig import Batching
+from workers.batching import BatchLine, Ticket
 from workers.dedupe import Dedupe, Finished
 from workers.desks import ExecutorDesk, ModelQueue
 from workers.job import DEFAULT_LEVEL, Job, Waiter
 from workers.losses import Losses
+from workers.page import Answer
 from workers.sentinel import Suspects
 
 if TYPE_CHECKING:
@@ -71,14 +74,14 @@ class Scene:
 def test_a_caller_that_understands_it_is_told_early_and_released_at_the_end() -> None:
     scene = Scene()
     job = scene.began()
-    scene.losses.early(job, "met CUDA error 700")
+    scene.losses.early(job, "met CUDA error 700", Answer.NONE)
     (held,) = scene.socket.sent
     assert (is_held(held), is_release(held), may_be_second(held)) == (True, False, True)
     assert scene.dedupe.clients[1].find(5) is None, "it may come again at once"
     assert scene.admission.outstanding_us == 0
-    scene.losses.early(job, "was ended by signal 9")
+    scene.losses.early(job, "was ended by signal 9", Answer.NONE)
     assert len(scene.socket.sent) == 1
-    scene.losses.final(job, "ended with code 70", answered=False)
+    scene.losses.final(job, "ended with code 70", Answer.NONE)
     released = scene.socket.sent[1]
     assert (is_held(released), is_release(released), may_be_second(released)) == (False, True, True)
     assert "met CUDA error 700" in str(decode_final(released))
@@ -87,13 +90,30 @@ def test_a_caller_that_understands_it_is_told_early_and_released_at_the_end() ->
 
 def test_one_that_may_not_run_twice_learns_that_nobody_knows() -> None:
     scene = Scene(idempotent=False)
-    scene.losses.early(scene.began(), "was ended by signal 9")
+    scene.losses.early(scene.began(), "was ended by signal 9", Answer.NONE)
     final = decode_final(scene.socket.sent[0])
     assert isinstance(final, ErrorFrame)
     assert final.error.fate is Fate.UNKNOWN
     known = scene.dedupe.clients[1].find(5)
     assert isinstance(known, Finished)
     assert not is_held(known.frame), "whoever asks again has other slots"
+
+
+@pytest.mark.parametrize("answer", list(Answer))
+def test_one_of_a_batch_runs_once_more_by_itself_unless_its_caller_may_have_an_answer(answer: Answer) -> None:
+    scene = Scene()
+    job = scene.began()
+    job.ticket = Ticket(BatchLine(Batching(8)), 1, b"")
+    job.ticket.mates = [job]
+    scene.losses.early(job, "was ended by signal 9", answer)
+    scene.losses.final(job, "was ended by signal 9", answer)
+    waits = list(scene.admission.waiting_jobs())
+    flags = [frame[10] & (HELD | RELEASED | MAYBE_SECOND) for frame in scene.socket.sent]
+    if answer is Answer.NONE:
+        assert (waits, flags) == ([job], [])
+    elif answer is Answer.PERHAPS:
+        assert (waits, flags) == ([], [HELD | MAYBE_SECOND, RELEASED | MAYBE_SECOND])
+        assert scene.dedupe.clients[1].find(5) is None, "one that has no answer may ask again"
 
 
 @pytest.mark.parametrize("why_not", ["flag", "attached", "resend"])
@@ -103,7 +123,7 @@ def test_all_others_are_told_at_the_end(why_not: str) -> None:
     if why_not == "attached":
         job.attached.append(job.asked)
     job.resend = why_not == "resend"
-    scene.losses.early(job, "was ended by signal 9")
+    scene.losses.early(job, "was ended by signal 9", Answer.NONE)
     assert scene.socket.sent == []
-    scene.losses.final(job, "was ended by signal 9", answered=False)
+    scene.losses.final(job, "was ended by signal 9", Answer.NONE)
     assert {frame[10] & (HELD | RELEASED | MAYBE_SECOND) for frame in scene.socket.sent} == {MAYBE_SECOND}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from workers.page import SharedPage
+from workers.page import Answer, SharedPage
 
 BEGINS = """
 import sys
@@ -28,11 +28,13 @@ def test_words() -> None:
     try:
         page.beat()
         page.began(7, 1 << 60)
-        assert (other.heartbeat, other.running, other.answered_no) == (1, (7, 1 << 60), 0)
+        assert (other.heartbeat, other.running, other.answer_of(7)) == (1, (7, 1 << 60), Answer.NONE)
+        page.answering(7)
+        assert [other.answer_of(number) for number in (6, 7, 8)] == [Answer.NONE, Answer.PERHAPS, Answer.NONE]
         page.answered(7)
         page.pinned(3, 1 << 30)
         page.ended()
-        assert (other.running[0], other.answered_no) == (0, 7)
+        assert (other.running[0], other.answer_of(7), other.answer_of(8)) == (0, Answer.SENT, Answer.NONE)
         assert (other.registered, other.pinned_bytes) == (3, 1 << 30)
         page.aside(1 << 61)
         assert (other.aside_ns, other.running[0]) == (1 << 61, 0)
@@ -64,5 +66,5 @@ def test_what_was_not_begun_when_the_page_was_shut_never_is() -> None:
             os.sched_yield()  # a system call, as a kill is
             begun_no = page.begun_no
             assert process.wait(20) == -signal.SIGKILL, "by itself"
-        assert page.answered_no <= begun_no
+        assert page.answer_of(begun_no + 1) is Answer.NONE
         page.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from workers.desks import ExecutorDesk
+from workers.page import Answer
 from workers.parted import Parted
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Process:
         assert self.shuts, "until then it might begin one"
         return [(number, job) for number, job in in_hand.items() if number > 1]
 
-    def lost(self) -> list[tuple[Job, bool]]:
-        return [(job, False) for number, job in self.in_hand.items() if number == 1]
+    def lost(self) -> list[tuple[Job, Answer]]:
+        return [(job, Answer.NONE) for number, job in self.in_hand.items() if number == 1]
 
 
 class Scene:
@@ -59,7 +60,7 @@ class Scene:
     def came_back(self, job: Any) -> None:
         self.told.append(f"{job.number} came back")
 
-    def lost(self, job: Any, _why: str, *, answered: bool) -> None:
+    def lost(self, job: Any, _why: str, _answer: Answer) -> None:
         self.told.append(f"{job.number} lost")
 
     def executor_opened(self) -> None:
