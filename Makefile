@@ -102,8 +102,9 @@ test: $(STAMP)  ## the short forms of all tests, in stages; stops after the firs
 	# What is left waits for others most of the time, so two halves of it run beside each other.
 	mkdir -p .cache
 	code=0
-	"$${short[@]}" tests/integration/test_docker.py tests/integration/test_frontdoor*.py tests/softroce >.cache/beside.log 2>&1 &
-	"$${short[@]}" tests/integration --ignore tests/integration/test_docker.py --ignore-glob '*/test_frontdoor*' || code=$$?
+	others=(tests/integration/test_{docker,frontdoor*,consul*}.py)
+	"$${short[@]}" "$${others[@]}" tests/softroce >.cache/beside.log 2>&1 &
+	"$${short[@]}" tests/integration "$${others[@]/#/--ignore=}" || code=$$?
 	wait $$! || code=$$?
 	cat .cache/beside.log
 	exit $$code
@@ -131,7 +132,7 @@ imports: $(STAMP)  ## imports point one way (import-linter)
 
 compiled: $(STAMP)  ## the package with its hot modules compiled by mypyc, under .cache/compiled
 	@start=$$SECONDS
-	stamp=$(COMPILED)/.made-$$(find $(PACKAGES) setup.py pyproject.toml -name '*.py' -o -name '*.toml' | sort | xargs cat | sha256sum | cut -c1-16)
+	stamp=$(COMPILED)/.made-$$(find $(PACKAGES) setup.py pyproject.toml -name '*.py' -o -name '*.toml' | sort | { xargs cat; $(PY) --version; } | sha256sum | cut -c1-16)
 	if [ -e "$$stamp" ]; then exit 0; fi
 	$(INSTALL_SYSTEM)
 	headers=$$($(PY) -c 'import sysconfig; print(sysconfig.get_paths()["include"])')

@@ -8,6 +8,7 @@ Read `tests/integration/engine/images.py` next.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -77,7 +78,9 @@ def _build_base(work: Path, engine: Path) -> None:
     root, listed = work / "root", work / "sources.list"
     listed.write_text(sources(SUITE))
     have("perl")
-    words = ["perl", str(engine / "usr/bin/mmdebstrap"), "--quiet", "--mode=root", "--variant=extract"]
+    programs = engine / "usr/bin"  # mmdebstrap calls another program of its package, which may not be installed
+    words = ["env", f"PATH={programs}:{os.environ['PATH']}", "perl", str(programs / "mmdebstrap")]
+    words += ["--quiet", "--mode=root", "--variant=extract"]
     words += ["--format=directory", f"--include={','.join(BASE)}"]
     words += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")]
     run([*words, SUITE, str(root), str(listed)], APT_S)
