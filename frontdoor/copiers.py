@@ -130,7 +130,7 @@ class Copiers:  # mutable: owns processes
         """A copier could do more."""
         while self._waiting and seat.idle:
             piece = self._waiting.popleft()
-            if piece.client.spoiled:
+            if piece.client.spoiled or piece.batch.given_up:
                 piece.batch.end(piece)
             else:
                 seat.copy(piece)

@@ -2,7 +2,7 @@
 
 A copy in a thread, or by another process, keeps no other client waiting. Large ones of shared memory are the copiers'
 (`frontdoor/copiers.py`), and what these leave undone is the kernel's, in threads. A copy that nobody waits for any more
-is waited for all the same: its memory is given back afterwards. This module knows no request. Read
+is waited for all the same, if it has begun: its memory is given back afterwards. This module knows no request. Read
 `frontdoor/door.py` next.
 """
 
@@ -137,7 +137,8 @@ class Copies:  # mutable: owns threads
 def _do(work: Callable[[], None], batch: Together[BaseException | None]) -> None:
     """Does one of several, in whatever thread."""
     try:
-        work()
+        if not batch.given_up:
+            work()
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
         batch.end_elsewhere(error)
     else:

@@ -1,4 +1,4 @@
-"""Works that are waited for together, whoever does them: a wait that is cancelled ends when they all have.
+"""Works that are waited for together, whoever does them: a wait that is cancelled ends when those that began have.
 
 Read `frontdoor/copies.py` next.
 """
@@ -15,13 +15,15 @@ Outcome = TypeVar("Outcome")
 class Together(Generic[Outcome]):  # mutable: counts outcomes
     """`count` works, waited for on the loop that made it."""
 
-    __slots__ = ("_count", "_loop", "_outcomes", "_waiter")
+    __slots__ = ("_count", "_loop", "_outcomes", "_waiter", "given_up")
 
     def __init__(self, count: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._count = count
         self._outcomes: list[Outcome] = []
         self._waiter: asyncio.Future[None] | None = None
+        self.given_up = False
+        """Nobody wants the outcomes any more: a work that has not begun is to be ended without being done."""
 
     def end(self, outcome: Outcome) -> None:
         """One of them has ended; called on the loop."""
@@ -45,7 +47,7 @@ class Together(Generic[Outcome]):  # mutable: counts outcomes
             try:
                 await self._waiter
             except asyncio.CancelledError as error:
-                cancelled = error
+                cancelled, self.given_up = error, True
         outcomes, self._outcomes = self._outcomes, []
         self._count = 0
         if cancelled is not None:

@@ -204,6 +204,33 @@ def test_a_cancelled_copy_ends_when_nobody_can_write_any_more(folder: Path, monk
     asyncio.run(story())
 
 
+def test_pieces_that_wait_for_a_copier_are_dropped_with_their_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with world(folder, monkeypatch) as found:
+            await found.both()
+            for started in found.started:
+                os.kill(started.process.pid, signal.SIGSTOP)
+            with Lease.of(found.arena, len(WORDS)) as one, Lease.of(found.arena, len(WORDS)) as other:
+                np.frombuffer(other.view, np.uint8).fill(255)
+                first, second = (
+                    asyncio.create_task(found.copies.take(found.region, AT, lease.view[: len(WORDS)], found.arena))
+                    for lease in (one, other)
+                )
+                await asyncio.sleep(0.02)
+                second.cancel()
+                await asyncio.sleep(0)
+                for started in found.started:
+                    os.kill(started.process.pid, signal.SIGCONT)
+                await first
+                with pytest.raises(asyncio.CancelledError):
+                    await second
+                assert bool(np.all(np.frombuffer(other.view, np.uint8) == 255)), "nothing was copied for nobody"
+
+    asyncio.run(story())
+
+
 def test_where_none_can_be_started_or_map_memory_the_kernel_copies(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,31 @@ def test_a_cancelled_wait_ends_when_both_halves_have() -> None:
         asyncio.run(main(copies))
 
 
+def test_what_had_not_begun_when_its_wait_was_cancelled_is_not_done() -> None:
+    begun, go_on, done = threading.Semaphore(0), threading.Event(), []
+
+    def busy(_at: int, _part: memoryview) -> None:
+        begun.release()
+        assert go_on.wait(20)
+
+    async def main(copies: Copies) -> None:
+        others = asyncio.create_task(copies.halves(memoryview(bytearray(LARGE)), busy))
+        for _ in range(COPY_THREADS):
+            assert await asyncio.to_thread(begun.acquire, timeout=20)
+        task = asyncio.create_task(copies.run(LARGE, lambda: done.append(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await others
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not done
+
+    with closing(Copies()) as copies:
+        asyncio.run(main(copies))
+
+
 def test_copies_at_the_same_time_share_the_threads_which_end_with_them() -> None:
     source = bytes(number % 251 for number in range(LARGE))
     targets = [bytearray(LARGE) for _ in range(8)]

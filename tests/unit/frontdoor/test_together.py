@@ -46,6 +46,7 @@ def test_a_cancelled_wait_goes_on_until_all_have_ended(late: bool) -> None:
             waiting.cancel()
             await asyncio.sleep(0)
             assert not waiting.done()
+        assert batch.given_up, "what has not begun need not begin"
         batch.end(1)
         batch.end(2)
         if late:  # in the turn in which it would have had its answer
