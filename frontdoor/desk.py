@@ -252,6 +252,7 @@ def _described(model: Model, config: str) -> Model:
         inputs=tuple(_tensor(each, batched=batched) for each in facts.get("input", ())),
         outputs=tuple(_tensor(each, batched=batched) for each in facts.get("output", ())),
         decoupled=bool(facts.get("model_transaction_policy", {}).get("decoupled")),
+        steps=tuple(each["model_name"] for each in facts.get("ensemble_scheduling", {}).get("step", ())),
     )
 
 

@@ -46,6 +46,8 @@ class Model:
     outputs: tuple[Tensor, ...] = ()
     decoupled: bool = False
     """It gives none, one or many answers to a request."""
+    steps: tuple[str, ...] = ()
+    """The models that an ensemble runs."""
     serial: int = 0
     """Another one after each load, where the engine tells."""
 

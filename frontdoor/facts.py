@@ -17,7 +17,7 @@ from frontdoor.failures import Refusal, Status
 from frontdoor.regions import Region
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fabric.control import ModelStatistics
     from frontdoor.cuda_regions import CudaStatus
@@ -32,6 +32,7 @@ EXTENSIONS = (
 )  # fmt: skip
 HANDLE_BYTES = 64  # sizeof(cudaIpcMemHandle_t), cuda_runtime_api.h
 Setting = bool | int | str
+_KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
 FACTS_BYTES_MAX = 1 << 20
 """Of a request that is no inference: a configuration is the longest of them, and has some kilobytes."""
 
@@ -126,14 +127,24 @@ class Facts:  # mutable: remembers log settings
         await self._engine.load(name, config)
 
     async def unload(self, name: str, parameters: Mapping[str, Setting | bytes]) -> None:
-        """Takes a model out of service. No model here has dependents, so that parameter changes nothing."""
+        """Takes a model out of service; with `unload_dependents` an ensemble's steps too, but for those that another
+        ensemble runs."""
         self._check_control()
         for key, value in parameters.items():
             if key != "unload_dependents" or not isinstance(value, bool):
                 raise InvalidArgument(
                     f"parameter {key[:80]!r} of an unload is {value!r}; give unload_dependents, a bool"
                 )
+        steps = self._steps(lambda model: model.name == name) if parameters.get("unload_dependents") else ()
         await self._engine.unload(name)
+        for step in steps:
+            if step not in self._steps(lambda model: model.name != name):
+                await self._engine.unload(step)
+
+    def _steps(self, which: Callable[[Model], bool]) -> tuple[str, ...]:
+        """The models that some ensembles run, each once."""
+        ready = (model for model in self._engine.models() if model.ready and which(model))
+        return tuple(dict.fromkeys(step for model in ready for step in model.steps))
 
     def _check_control(self) -> None:
         if not self._permits.control:
@@ -199,7 +210,7 @@ class Facts:  # mutable: remembers log settings
             if key not in self._log:
                 raise InvalidArgument(f"log setting {key[:80]!r} is unknown; known are {', '.join(self._log)}")
             if type(value) is not type(self._log[key]):
-                raise InvalidArgument(f"log setting {key!r} is {value!r}; give a {type(self._log[key]).__name__}")
+                raise InvalidArgument(f"log setting {key!r} is {value!r}; give {_KINDS[type(self._log[key])]}")
             if key in {"log_file", "log_format"} and value != self._log[key]:
                 raise Refusal(Status.UNIMPLEMENTED, f"{key} is the operator's to choose; leave it out")
         self._log.update(changes)

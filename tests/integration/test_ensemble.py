@@ -115,7 +115,10 @@ def test_two_models_as_one_that_come_and_go_only_so_that_it_can_run(tmp_path: Pa
         (models / "time" / "1" / "model.py").write_text(TIME.replace('inputs["x"] *', 'inputs["x"] * 2 *'))
         control.load("time")  # a step that was loaded anew is the one that runs
         assert client.infer("chain", asked(1, 2)).as_numpy("eta").tolist() == [1.0, 3.0]
-        control.unload("chain")
+        client.unload_model("chain", unload_dependents=True)
+        assert {each.state for each in control.index()} == {UNAVAILABLE}, "its steps went with it"
+        for each in ("plan", "time"):
+            control.load(each)
         with ThreadPoolExecutor(2) as pool:  # while an executor is busy, a load takes as long, and its steps may go
             busy = pool.submit(client.infer, "plan", [given("stops", np.arange(BUSY, dtype=np.int32), "INT32")])
             time.sleep(0.2)

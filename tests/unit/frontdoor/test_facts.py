@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+STEPS = {"chain": ("plan", "time", "plan"), "other": ("time",)}
+
 
 @pytest.fixture
 def engine() -> EchoEngine:
@@ -91,6 +93,16 @@ def test_models_are_loaded_by_who_may(facts: Facts, engine: EchoEngine, tmp_path
     door.close()
 
 
+def test_an_ensembles_steps_go_with_it_but_for_those_of_another(facts: Facts, engine: EchoEngine) -> None:
+    chain, other = (replace(ECHO, name=name, steps=steps) for name, steps in STEPS.items())
+    engine.known = (chain, other)
+    engine.loaded = [(name, "") for name in ("chain", "other", "plan", "time")]
+    asyncio.run(facts.unload("chain", {"unload_dependents": True}))
+    assert engine.loaded == [("other", ""), ("time", "")]
+    asyncio.run(facts.unload("other", {"unload_dependents": False}))
+    assert engine.loaded == [("time", "")]
+
+
 def test_log_settings_are_the_loggers(facts: Facts) -> None:
     logger = logging.getLogger()
     before = logger.level
@@ -101,6 +113,8 @@ def test_log_settings_are_the_loggers(facts: Facts) -> None:
         assert logger.level == logging.WARNING
         for changes in ({"log_info": 1}, {"other": True}):
             assert refused(lambda changes=changes: facts.logging(changes)) is Status.INVALID_ARGUMENT
+        with pytest.raises(InvalidArgument, match="'log_verbose_level' is 'x'; give a whole number"):
+            facts.logging({"log_verbose_level": "x"})
         assert refused(lambda: facts.logging({"log_file": "/etc/passwd"})) is Status.UNIMPLEMENTED
         assert dict(facts.logging({}))["log_info"] is False
     finally:
