@@ -40,6 +40,19 @@ def test_there_and_back() -> None:
     assert replace(again, warnings=()) == config
 
 
+def test_the_front_doors_message_has_a_place_for_all_of_it() -> None:
+    """What has none is left out over gRPC, without a word."""
+    from google.protobuf import json_format
+
+    from frontdoor.messages import message
+
+    graphs = "optimization { cuda { graphs: true } }"
+    told = json_of_config(read_config(FULL + graphs, "m/config.pbtxt", "m", "1", "/m/1"))
+    batching = json_format.Parse(told, message("ModelConfig")()).dynamic_batching
+    assert (batching.priority_levels, batching.priority_queue_policy[2].max_queue_size) == (2, 7)
+    assert batching.default_queue_policy.timeout_action == 1
+
+
 def test_protobufs_own_spelling_and_64_bit_numbers_as_strings() -> None:
     facts = json.loads(json_of_config(read_config(FULL, "m", "m", "1", "/m/1")))
     facts["maxBatchSize"] = str(facts.pop("max_batch_size"))
