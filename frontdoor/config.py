@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fabric.rpc_fallback.config import TlsFiles
 
 MESSAGE_BYTES_DEFAULT = 64 << 20
+PORT_MAX = 65535
 SHM_MODES = ("copy", "trust", "off")
 
 
@@ -50,11 +51,13 @@ class FrontConfig:
             raise ConfigError("timeout, lease and message size of the front door must be above zero; correct them")
         if self.port == self.http_port != 0:
             raise ConfigError(f"gRPC and HTTP cannot both have port {self.port}; give another one for HTTP")
+        if self.port == PORT_MAX and not self.http_port:
+            raise ConfigError(f"HTTP takes the next port, and after {PORT_MAX} there is none; give one for HTTP")
 
 
 def parse_address(text: str, setting: str) -> tuple[str, int]:
     """`[HOST:]PORT` as host and port; without a host the loopback one. Raises ConfigError."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not port.isdecimal() or int(port) > PORT_MAX:
         raise ConfigError(f"{setting} is {text!r}; give [HOST:]PORT, with port 0 for any free one")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)

@@ -179,6 +179,8 @@ class NodeConfig:
             raise ConfigError("frontdoor_http needs a front door; say --frontdoor PORT too")
         if numbers[0] == numbers[1] != 0:
             raise ConfigError(f"gRPC and HTTP of the front door cannot both have port {numbers[0]}; give another one")
+        if numbers == [65535, 0]:
+            raise ConfigError("after frontdoor's port 65535 there is none for HTTP; give one by --frontdoor-http PORT")
         if self.frontdoor_shm not in FRONTDOOR_SHM:
             raise ConfigError(f"frontdoor_shm is {self.frontdoor_shm!r}; give one of {', '.join(FRONTDOOR_SHM)}")
         return host.removeprefix("[").removesuffix("]") or "127.0.0.1", numbers[0], numbers[1]

@@ -48,6 +48,7 @@ def test_a_misspelt_option_is_told_with_what_was_meant(
         (("health", "h:99999"), "give HOST:PORT, with a port from 1 to 65535"),
         (("gateway", "--registry", "static:h:1", "--listen", "80", "--message-mib-max", "0"), "whole number from 1 to"),
         (("gateway", "--registry", "static:h:1", "--listen", "80", "--http", "h:9"), "--http is 'h:9'; give a port"),
+        (("gateway", "--registry", "static:h:1", "--listen", "65535"), "after 65535 there is none; give one for HTTP"),
         (("gateway", "--registry", "static:h:1", "--listen", "80", "--shm", "steal"), "say one of copy, trust, off"),
         (("explain", "id", "--queue", "-1"), "--queue is -1.0; give a number from 0 to"),
         (("simulate", "--processes", "-3"), "--processes is -3; give a whole number from 1 to"),

@@ -55,6 +55,7 @@ def test_ipv6_listen() -> None:
         ("models = 'a'\nlisten = 'h:70000'", "listen is"),
         ("models = 'a'\nfrontdoor = 'abc'", "frontdoor is 'abc'; give [HOST:]PORT"),
         ("models = 'a'\nfrontdoor = '9'\nfrontdoor_http = '9'", "cannot both have port 9"),
+        ("models = 'a'\nfrontdoor = '65535'", "port 65535 there is none for HTTP; give one by --frontdoor-http"),
         ("models = 'a'\ntls_cert = 'c'", "both tls_cert and tls_key"),
         ("models = 'a'\ntls_ca = 'c'", "tls_ca only beside them"),
         ("devices = 'cpu:1'", "no model repository"),
