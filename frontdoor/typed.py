@@ -94,9 +94,10 @@ def raw_of(name: str, dtype: DType, shape: Sequence[int], values: Sequence[Any])
         raise InvalidArgument(f"a value of input {name[:80]!r} is no {dtype.name}; correct it")
     try:
         # Some at a time: numpy holds the interpreter meanwhile, which other requests want too.
-        parts = [np.array(values[at : at + _PART], dtype=dtype.numpy).tobytes() for at in range(0, len(values), _PART)]
-        return memoryview(b"".join(parts))
-    except (OverflowError, ValueError, TypeError):
+        at = range(0, len(values), _PART)
+        with np.errstate(over="raise"):
+            return memoryview(b"".join(np.array(values[i : i + _PART], dtype.numpy).tobytes() for i in at))
+    except (ArithmeticError, ValueError, TypeError):
         raise InvalidArgument(f"a value of input {name[:80]!r} is no {dtype.name}; correct it") from None
 
 

@@ -72,7 +72,7 @@ def test_typed_values_are_raw_bytes_and_back(dtype: DType, data: st.DataObject) 
     [
         (DType.FP16, [1], [1.0]), (DType.BF16, [1], [1.0]), (DType.INT8, [1], [128]), (DType.UINT8, [1], [-1]),
         (DType.UINT16, [1], [65536]), (DType.INT32, [2], [1]), (DType.INT32, [-1], []), (DType.FP32, [1], [{}]),
-        (DType.BYTES, [1], [3]),
+        (DType.BYTES, [1], [3]), (DType.FP32, [1], [1e39]),
     ],
 )  # fmt: skip
 def test_typed_values_that_do_not_fit_are_refused(dtype: DType, shape: list[int], values: list[Any]) -> None:
