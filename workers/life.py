@@ -138,7 +138,8 @@ class Life:  # mutable: alive, then reaped
             speed, limit = job.model.speed, job.model.execution_timeout_s
             until_s = job.deadline_s if job.ticket is None else job.ticket.latest_deadline_s(job.deadline_s)
             if now >= hang_at_s(began_ns / 1e9, until_s, speed.slowest_us, limit):
-                return f"ran {now - began_ns / 1e9:.2f} s on one request, past its limit"
+                what = f"ran {now - began_ns / 1e9:.2f} s on one request of model {job.model.name!r}, past its limit"
+                return what if limit is not None else f"{what} (its caller's time; execution_timeout_ms sets another)"
         if ready and not self.anew and hangs_aside(page.aside_ns, now):
             return f"spent {ASIDE_MAX_S:.0f} s on the end of a stream or a model, which no request waits for"
         idle = ready and not in_hand and not self.anew

@@ -77,7 +77,8 @@ def test_a_hung_task_ends_with_its_deadline_and_its_executor_is_replaced(tmp_pat
         began = time.monotonic()
         error, _ = fails(client, "rough", HANG, 1, timeout_s=0.4)
         assert isinstance(error, (DeadlineExceeded, ExecutorLost))
-        wait_until(lambda: "past its limit" in node.log.read_text())
+        whose = "model 'rough', past its limit (its caller's time; execution_timeout_ms sets another)"
+        wait_until(lambda: whose in node.log.read_text())
         assert 0.35 < time.monotonic() - began < 0.6 + SEEN_MAX_S
         assert client.send("rough", OK, 2).generation == 2
 
@@ -98,7 +99,7 @@ def test_the_models_own_limit_wins_over_a_long_deadline(tmp_path: Path) -> None:
     with running_node(tmp_path, models) as node, client_of(node) as client:
         error, took_s = fails(client, "rough", HANG, 1)
         assert isinstance(error, ExecutorLost)
-        assert "past its limit" in str(error)
+        assert "on one request of model 'rough', past its limit;" in str(error)
         assert 0.14 < took_s < 0.35 + SEEN_MAX_S
 
 
