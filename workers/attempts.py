@@ -6,6 +6,7 @@ follows from its end is decided in `workers/lifecycle.py` and done in `workers/l
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from workers.repository import ModelEntry
     from workers.shelved import Shelved
 
+_log = logging.getLogger(__name__)
 LOADS_MAX: Final = 4
 """Loads at the same time, as in Triton: each takes memory twice over and a core."""
 LOAD_TIMEOUT_S: Final = 300.0
@@ -101,6 +103,8 @@ class Attempts:  # mutable: loads come and go
             self._ended(model, entry)
             return
         model.entry = entry
+        for warning in entry.config.warnings if entry.config else ():
+            _log.warning("%s", warning)
         if entry.source is None:
             self._ended(model, ModelBroken(entry.refused))
             return

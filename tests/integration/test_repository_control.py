@@ -199,6 +199,16 @@ def test_an_unloaded_model_is_unknown_at_once_and_can_come_again(
         assert client.call("more", 3, 4) == [27, 36]
 
 
+def test_a_load_tells_of_fields_without_effect(node: RunningNode, control: NodeControl, models: Path) -> None:
+    with (models / "times" / "config.pbtxt").open("a") as written:
+        written.write('\nsequence_batching { }\nparameters { key: "idempotnt" value { string_value: "true" } }\n')
+    assert "changes nothing" not in node.log.read_text()
+    control.load("times")
+    log = node.log.read_text()
+    assert "field 'sequence_batching' is not used here and changes nothing" in log
+    assert "did you mean 'idempotent'?" in log
+
+
 def test_a_configuration_may_come_with_the_load(node: RunningNode, control: NodeControl) -> None:
     config = json.loads(control.config("times"))
     assert (config["name"], config["backend"], config["input"][0]["dims"]) == ("times", "python", [-1])
