@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from router.workers import WorkerLink
 
 Key = tuple[str, int]
+NAMES_MAX = 5
+"""Models that are named to whoever asked for one that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,11 @@ class Table:  # mutable: the workers that are known
         if refused:
             return UnknownModel(f"no node serves model {model!r}; {refused[0]}")
         names = self.models()
-        close = get_close_matches(model[:80], names, n=5, cutoff=0.5) or sorted(names)[:5]
-        there = f"did you mean {', '.join(close)}?" if close else "the nodes that are there offer none"
+        there = f"there is {', '.join(names[:NAMES_MAX])}" if names else "the nodes that are there offer none"
+        if close := get_close_matches(model[:80], names, n=5, cutoff=0.5):
+            there = f"did you mean {', '.join(close)}?"
+        elif len(names) > NAMES_MAX:
+            there += f" and {len(names) - NAMES_MAX} more"
         return UnknownModel(f"no node offers a model {model[:80]!r}; {there}")
 
     def models(self) -> tuple[str, ...]:

@@ -82,9 +82,12 @@ def test_an_unknown_model_names_close_ones() -> None:
         UnknownModel, match="no node offers a model 'route_plam'; did you mean route_plan, route_plan_gpu"
     ):
         fleet.core.offer("route_plam")
-    with pytest.raises(UnknownModel, match=r"did you mean .*etr"):
+    with pytest.raises(UnknownModel, match=r"a model 'zzz'; there is etr, etr-mini, route_plan, route_plan_gpu$"):
         fleet.core.offer("zzz")
     assert fleet.core.table.models() == tuple(sorted(names))
+    fleet.add(instance("b", *(replace(PLAN, name=name) for name in "nmo")))
+    with pytest.raises(UnknownModel, match=r"there is etr, etr-mini, m, n, o and 2 more$"):
+        fleet.core.offer("zzz")
 
 
 def test_a_model_that_was_refused_says_why() -> None:
