@@ -152,10 +152,9 @@ class HttpFacts:
 
     async def _trace(self, request: web.Request) -> web.Response:
         wanted = _asked(request, "the trace settings")
-        changes = {
-            key: tuple(map(str, each if isinstance(each, list) else [each]))
+        changes = {  # null asks for the default, as does no value at all over gRPC
+            key: () if each is None else tuple(map(str, each if isinstance(each, list) else [each]))
             for key, each in wanted.items()
-            if each is not None
         }
         told = self.facts.trace(request.match_info.get("model", ""), changes)
         return web.json_response({key: list(values) if key == "trace_level" else values[0] for key, values in told})

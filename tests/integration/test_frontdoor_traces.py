@@ -161,6 +161,10 @@ def test_a_failed_request_tells_why_and_settings_are_tritons(traced: tuple[Front
         wait_until(lambda: len(spans(file)) == before + 10)
         assert list(client.get_trace_settings("rough").settings["trace_count"].value) == ["0"]
         assert list(client.get_trace_settings().settings["trace_count"].value) == ["-1"]
+    with http_client(front.http) as other:
+        assert other.get_trace_settings("rough")["trace_rate"] == "1"
+        told = other.update_trace_settings("rough", settings={"trace_rate": None, "trace_count": None})
+        assert (told["trace_rate"], told["trace_count"]) == ("1000", "-1"), "None asks for the default"
     page = urllib.request.urlopen(f"http://{front.http}/metrics", timeout=30).read().decode()
     assert 'overspill_frontdoor_traces{state="written"}' in page
 
