@@ -16,7 +16,7 @@ from fabric.errors import ModelBroken
 from workers.batchconfig import Batching, read_batching
 from workers.ensembleconfig import EnsembleStep, check_order, read_steps
 from workers.fieldreader import FieldReader
-from workers.pbtxt import Message, parse_pbtxt
+from workers.pbtxt import Field, Message, Scalar, parse_pbtxt
 from workers.warmupconfig import Warmup, read_warmups
 
 DTYPES = (
@@ -35,6 +35,13 @@ _USED = frozenset({
     "name", "backend", "platform", "max_batch_size", "input", "output", "parameters", "instance_group",
     "dynamic_batching", "model_warmup", "ensemble_scheduling", "model_transaction_policy", "optimization",
 })  # fmt: skip
+_USED_OF = {
+    "input": ("name", "data_type", "dims"), "output": ("name", "data_type", "dims"),
+    "instance_group": ("name", "count", "kind", "gpus"),
+}  # fmt: skip
+"""What is read of messages within."""
+_NO_WISH = frozenset({"", "0", "false", "FORMAT_NONE"})
+"""What fields hold that Triton's own JSON writes out and nobody asked for."""
 PARAMETERS = (
     "idempotent", "max_queue_size", "execution_timeout_ms", "inputs_private", "refuse_nan", "intra_op_threads",
     "requires", "profiles", "memory_bytes",
@@ -248,13 +255,32 @@ def _parameters(read: FieldReader, root: Message) -> tuple[tuple[str, str], ...]
 
 
 def _unused_fields(root: Message, source: str, batch: int) -> list[str]:
-    return [
-        f"{source}:{field.line}: field {field.name!r} is not used here and changes nothing"
+    read = FieldReader(source)
+    found = [
+        ("", field)
         for field in root.fields
         if field.name not in _USED
         or (field.name == "dynamic_batching" and not batch)
-        or (field.name == "optimization" and not _cuda_graphs(FieldReader(source), root))
+        or (field.name == "optimization" and not _cuda_graphs(read, root))
     ]
+    for what, used in _USED_OF.items():
+        for message in read.messages(root, what):
+            name = read.text(message, "name")
+            whose = f" of {what} {name!r}" if name else f" of {what}"
+            found += [(whose, field) for field in message.fields if field.name not in used]
+    return [
+        f"{source}:{field.line}: field {field.name!r}{whose} is not used here and changes nothing"
+        for whose, field in found
+        if _is_wish(field)
+    ]
+
+
+def _is_wish(field: Field) -> bool:
+    """Whether it asks for anything but what is done without it: the newest version is served anyhow."""
+    if isinstance(field.value, Scalar):
+        return field.value.text not in _NO_WISH and (field.name, field.value.text) != ("num_versions", "1")
+    only_newest = {each.name for each in field.value.fields} == {"latest"} or field.name == "latest"
+    return not only_newest or any(_is_wish(each) for each in field.value.fields)
 
 
 def _misspelt(read: FieldReader, root: Message) -> list[str]:

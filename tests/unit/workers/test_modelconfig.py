@@ -89,6 +89,22 @@ def test_a_parameter_of_the_models_own_is_not(key: str) -> None:
     assert not read(GOOD + f'parameters {{ key: "{key}" value {{ string_value: "7" }} }}').warnings
 
 
+def test_what_is_asked_of_a_tensor_or_a_group_and_not_done_is_told() -> None:
+    config = read("""
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] optional: true reshape { shape: [ ] } }
+input { name: "z" data_type: TYPE_FP32 dims: [ 1 ] optional: false format: FORMAT_NONE }
+output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" }
+instance_group { count: 1 passive: true }
+version_policy { latest { num_versions: 1 } }
+""")
+    told = [warning.partition(": field ")[2].partition(" is not used")[0] for warning in config.warnings]
+    group = "'passive' of instance_group"
+    assert told == ["'optional' of input 'x'", "'reshape' of input 'x'", "'label_filename' of output 'y'", group]
+    for policy in ("latest { num_versions: 2 }", "specific { versions: [ 1 ] }", "all { }"):
+        assert len(read(GOOD + f"version_policy {{ {policy} }}").warnings) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
