@@ -141,7 +141,9 @@ def repository_findings(folder: str) -> list[Finding]:
         models = read_repository(Path(folder))
     except OverspillError as error:
         return [Finding(Grade.BROKEN, "models", str(error))]
-    return [
-        Finding(Grade.BROKEN, model.name, model.refused) if model.refused else Finding(Grade.OK, model.name, "readable")
-        for model in models
-    ]
+    findings = []
+    for model in models:
+        told = "; ".join(("readable", *(model.config.warnings if model.config else ())))
+        grade, told = (Grade.BROKEN, model.refused) if model.refused else (Grade.OK, told)
+        findings.append(Finding(grade, model.name, told))
+    return findings

@@ -22,6 +22,7 @@ import pytest
 
 from overspill import Router
 from overspill.cli import main
+from overspill.doctoring import repository_findings
 from tests.integration.bad_models import write_broken
 from tests.integration.bad_node import ROOT, NodeProcess, collect, command, copy_models, wait_until
 from tests.integration.fault_bench import inputs, noted
@@ -185,8 +186,17 @@ def test_doctor_on_a_sound_repository(tmp_path: Path) -> None:
     done = run("doctor", "--models", str(tmp_path / "models"))
     broken = [line for line in done.stdout.splitlines() if line.startswith("broken")]
     assert done.returncode == (1 if broken else 0), done.stdout  # this machine may lack something that is needed
-    assert "ok       double: readable" in done.stdout
+    assert "ok       double: readable\n" in done.stdout
     assert done.stderr == ""
+
+
+def test_doctor_tells_of_fields_without_effect(tmp_path: Path) -> None:
+    copy_models(tmp_path, "double")
+    with (tmp_path / "double" / "config.pbtxt").open("a") as config:
+        config.write("response_cache { enable: true }\n")
+    (found,) = repository_findings(str(tmp_path))
+    assert found.sentence.startswith("readable; ")
+    assert found.sentence.endswith("field 'response_cache' is not used here and changes nothing")
 
 
 def test_a_command_that_leaves_at_once_does_what_is_to_be_done_at_its_end() -> None:
