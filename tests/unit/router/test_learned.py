@@ -67,6 +67,21 @@ def test_a_slow_first_call_does_not_bar_a_wire_for_ever() -> None:
     assert good.predict_ms(1000, 900.0) == pytest.approx(0.4), "a good figure is believed"
 
 
+def test_a_wire_with_one_slow_answer_is_believed_after_a_few_good_ones() -> None:
+    """It is asked again when its figure has faded below that of another wire, 0.45 ms."""
+    line, now, tries = TransportLine(WireName.LOCAL), 3.0, 0
+    for number in range(3000):
+        line.learn(64, 0.25, number / 1000)
+    line.learn(64, 54.0, now)
+    while line.predict_ms(64, now) >= 0.45:
+        while line.predict_ms(64, now) >= 0.45:
+            now += 0.1
+        line.learn(64, 0.25, now)
+        tries += 1
+    assert tries <= 6
+    assert now < 120.0, "not twenty minutes, a minute for each tenth of the figure"
+
+
 def test_unknown_is_not_zero_and_fades_until_somebody_tries() -> None:
     kind, speed = Work().kind("m", 1000), Speed()
     first = speed.predict_ms(kind, 50.0)
