@@ -57,6 +57,7 @@ HELD: Final = 2
 ERROR has come with `RELEASED`."""
 RELEASED: Final = 4
 """Flag of an ERROR: nobody writes any more to the slots of a request whose caller was told that it is lost."""
+_KIND_AT: Final = 9
 _FLAGS_AT: Final = 10
 
 _REQUEST_FORMAT: Final = "QQQQQQIHBB"
@@ -151,6 +152,11 @@ def encode_error(frame: ErrorFrame, flags: int = 0) -> bytes:
     loads = (load.sequence, load.accepted, load.outstanding_us)
     known = (needed, error.code, error.fate, 0, load.executors)
     return seal(_WHOLE_ERROR.pack(*header, frame.node_epoch, *loads, *known) + text)
+
+
+def is_reply(frame: bytes) -> bool:
+    """Whether a final frame of our own making is a reply, and no error."""
+    return frame[_KIND_AT] == _REPLY_KIND
 
 
 def may_be_second(frame: bytes) -> bool:

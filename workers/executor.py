@@ -23,7 +23,7 @@ from fabric.errors import (
     ResourceExhausted,
     UnknownModel,
 )
-from fabric.frame import RequestFrame, read_request, wants_stream
+from fabric.frame import RequestFrame, is_reply, read_request, wants_stream
 from fabric.local.sockets import receive_with_descriptors, send_now
 from fabric.memory.arena import Arena
 from workers.batch_run import Member, run_batch
@@ -199,10 +199,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 self._station.make_room()
             final = self._finals.error(task, request, error)
             flags = RAN if error.fate is Fate.RAN else 0
-        self._page.answering(task.task_no)
-        if self._deliver(task, final):
-            self._page.answered(task.task_no)
-            flags |= DELIVERED
+        flags |= self._deliver(task, final)
         # What the caller need not wait for comes after its answer.
         self._keep.acknowledge(request.client_id, request.ack_no)
         if kept is not None:
@@ -228,14 +225,18 @@ class Executor:  # mutable: maps arenas, holds sockets and models
             doing = f"in request {request.client_id:x}/{request.request_no}"
             self._tracebacks.write(request.model, doing, cause, time.monotonic())
 
-    def _deliver(self, task: Task, final: bytes) -> bool:
+    def _deliver(self, task: Task, final: bytes) -> int:
         socket_ = self._sockets.get(task.socket_no)
-        if socket_ is None:
-            return False
+        if socket_ is None or self._streaming or not is_reply(final):
+            return 0  # the node answers whoever may ask the same id again: docs/protocol.md says why
+        self._page.answering(task.task_no)
         try:
-            return send_now(socket_, final)
+            if not send_now(socket_, final):
+                return 0
         except OSError:
-            return False  # the tenant is gone; the node learns it from its own end
+            return 0  # the tenant is gone; the node learns it from its own end
+        self._page.answered(task.task_no)
+        return DELIVERED
 
     def _run(self, task: Task, request: RequestFrame, began_ns: int) -> tuple[KeptReply, bool, Spent]:
         """Runs a task; gives its reply, whether that fitted the slot given for it, and what it took."""
@@ -263,9 +264,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 check_asked(model, streaming=self._streaming)
                 given = model.inputs_of(plan, inputs, body_at, self._held)
                 run = self._streams.first(model, given, request, task.tenant_no, slot, began_ns)
-            elif self._leg is not None:
-                given = model.inputs_of(plan, inputs, body_at, self._held)
-                run = self._legs.run(self._leg, model, given, slot, began_ns)
+            elif (leg := self._leg) is not None:
+                run = self._legs.run(leg, model, model.inputs_of(plan, inputs, body_at, self._held), slot, began_ns)
             else:
                 run = model.run(plan, inputs, body_at, slot, self._held)
         finally:
