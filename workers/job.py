@@ -132,6 +132,11 @@ class Job:  # mutable: its state and place change as it moves
                 return True
         return False
 
+    def is_wanted(self) -> bool:
+        """Whether anybody who asked for it is still there. To run it for others would map their memory once more, in
+        executors that nobody tells to let it go."""
+        return not self.asked.tenant.closed or self.ask_for_another()
+
     def attach(self, waiter: Waiter, deadline_s: float) -> None:
         """One more asks for the same. In the queue it may wait as long as the most patient of them."""
         self.attached.append(waiter)

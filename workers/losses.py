@@ -54,7 +54,7 @@ class Losses:
         elif job.resend:
             gone = ExecutorLost(f"the executor {why} and the kept reply with it; the request did run", Fate.RAN)
             self._send(job, gone, MAYBE_SECOND, to_first=True)
-        elif may_run_alone(job, answer):
+        elif may_run_alone(job, answer) and job.is_wanted():
             blame(job, self._suspects)
             self._admission.put_back(job, alone=True)
             self._changed()

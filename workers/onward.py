@@ -12,7 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from fabric.errors import Fate, ModelFailed, ProtocolError, Unavailable
+from fabric.errors import Cancelled, Fate, ModelFailed, ProtocolError, Unavailable
 from workers.blame import leg_ran
 from workers.handover import Control, Spent
 from workers.legs import BETWEEN_BYTES, loaded_anew
@@ -60,12 +60,16 @@ class Onward:  # mutable: learns which cards reach each other
 
     def passed(self, job: Job, spent: Spent, text: bytes, holder: tuple[int, int]) -> bool:
         """A leg has run, and `text` says what it has given: the job waits for the next one. False for a job that was
-        given up meanwhile. Raises ModelFailed or Unavailable where it cannot go on."""
+        given up meanwhile. Raises ModelFailed, Unavailable or Cancelled where it cannot go on."""
         parcel = self._received(text, holder)
         if job.told:  # too late: its caller was told that it is lost
             if parcel is not None:
                 parcel.handle(ParcelEvent.ENDED)
             return False
+        if not job.is_wanted():
+            if parcel is not None:
+                parcel.handle(ParcelEvent.ENDED)
+            raise Cancelled("the caller left before the next step ran", Fate.RAN)
         later = _after(job.legs, job.model)
         whole = job.model.whole or job.model
         if job.model.leg is None or not later or job.legs is not whole.legs:

@@ -171,6 +171,8 @@ class Reception:  # mutable: the node's requests
             else:
                 client.never_ran(job.request_no)
             for waiter in job.attached:
+                if waiter.tenant.closed:
+                    continue
                 if flags & KEPT:
                     self._resends.send_again(job.client_id, job.request_no, waiter, holder, now)
                 else:
@@ -192,7 +194,7 @@ class Reception:  # mutable: the node's requests
     def came_back(self, job: Job) -> None:
         """A job that was never begun waits again, unless nobody does."""
         self._onward.came_back(job)
-        if job.asked.tenant.closed and not job.ask_for_another():
+        if not job.is_wanted():
             self._admission.over(job)
             self.dedupe.clients[job.client_id].never_ran(job.request_no)
         else:

@@ -165,3 +165,31 @@ def test_whoever_may_ask_again_is_told_once_each_time(
     caller.told()
     assert caller.told_no_more()
     caller.close()
+
+
+def test_what_a_caller_wanted_that_left_takes_no_second_step(node: RunningNode) -> None:
+    caller, before = Caller(node), len(node.ran())
+    caller.ask("chain", 3, 77)
+    wait_until(lambda: len(node.ran()) > before)
+    caller.close()
+    last = Caller(node)
+    last.ask("chain", 4, 78)  # behind it
+    assert not isinstance(last.told(), ErrorFrame)
+    last.close()
+    assert len(node.ran()) == before + 3
+    wait_until(lambda: mapped(node) == 0)
+
+
+def test_what_a_caller_wanted_that_left_runs_no_second_time(node: RunningNode) -> None:
+    gone, stays, before = Caller(node), Caller(node), len(node.ran())
+    gone.ask("together", 3, 79)
+    stays.ask("together", 4, 80)
+    wait_until(lambda: len(node.ran()) > before)
+    gone.close()
+    assert stays.told_no_more(), "the node knows by now"
+    found = [Path(f"{node.runs}.2.{number}") for number in (79, 80)]
+    os.kill(int(next(path.read_text() for path in found if path.exists())), signal.SIGKILL)
+    assert not isinstance(stays.told(), ErrorFrame)
+    assert node.ran()[before:] == [2, 1]
+    stays.close()
+    wait_until(lambda: mapped(node) == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -61,7 +62,7 @@ class Scene:
 
     def began(self, flags: int = HOLDS) -> Job:
         frame = pack_request(1, 5, 1, 1, 0, 0, 0, 0, 0, 0, 0, "m", b"", flags)
-        waiter = Waiter(cast("Tenant", object()), cast("TenantSocket", self.socket), frame)
+        waiter = Waiter(cast("Tenant", SimpleNamespace(closed=False)), cast("TenantSocket", self.socket), frame)
         job = Job(self.model, 1, 5, waiter, 0.0, 100.0, DEFAULT_LEVEL, 0)
         client = self.dedupe.client(1, 0.0)
         desk = self.admission.offer(job, 0.0)
@@ -114,6 +115,18 @@ def test_one_of_a_batch_runs_once_more_by_itself_unless_its_caller_may_have_an_a
     elif answer is Answer.PERHAPS:
         assert (waits, flags) == ([], [HELD | MAYBE_SECOND, RELEASED | MAYBE_SECOND])
         assert scene.dedupe.clients[1].find(5) is None, "one that has no answer may ask again"
+
+
+def test_one_of_a_batch_runs_no_second_time_for_a_caller_that_left() -> None:
+    scene = Scene()
+    job = scene.began()
+    job.ticket = Ticket(BatchLine(Batching(8)), 1, b"")
+    job.ticket.mates = [job]
+    job.asked.tenant.closed = True
+    scene.losses.final(job, "was ended by signal 9", Answer.NONE)
+    assert list(scene.admission.waiting_jobs()) == []
+    assert scene.dedupe.clients[1].find(5) is None
+    assert scene.admission.outstanding_us == 0
 
 
 @pytest.mark.parametrize("why_not", ["flag", "attached", "resend"])
