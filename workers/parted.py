@@ -42,7 +42,10 @@ class Parted:  # mutable: lives come and go
     def fence(self, desk: ExecutorDesk, life: Life) -> None:
         """It is reaped, and nothing has replaced it yet."""
         _take_all_back(desk, life)
+        owed = bool(life.in_hand)
         _settle(life, self._settlement)
+        if owed:
+            self._settlement.executor_opened()  # another one may run what never ran long before this one is back
 
     def add(self, desk: ExecutorDesk, life: Life) -> None:
         """It has been replaced: it is killed, if it still lives."""

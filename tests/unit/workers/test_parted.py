@@ -92,7 +92,14 @@ def test_one_that_nothing_replaces_keeps_only_what_it_had_begun() -> None:
     assert scene.told == ["2 came back", "3 came back", "fed"]
     assert list(scene.desk.in_hand) == [1]
     scene.parted.fence(scene.desk, scene.life)
-    assert scene.told[3:] == ["1 lost"]
+    assert scene.told[3:] == ["1 lost", "fed"], "another executor may be idle, and this one be back in ten seconds"
+
+
+def test_what_one_that_ended_at_once_had_not_begun_need_not_wait_for_the_next() -> None:
+    scene = Scene()
+    scene.process.shuts = 1
+    scene.parted.fence(scene.desk, scene.life)
+    assert scene.told == ["1 lost", "2 came back", "3 came back", "fed"]
 
 
 def test_the_device_is_clear_once_the_last_of_them_holds_nothing_of_it() -> None:
