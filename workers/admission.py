@@ -145,7 +145,7 @@ class Admission:  # mutable: the node's queue
         self.outstanding_us += next_leg(job, later)
         if alone:
             assert job.ticket is not None, "it ran in a batch"
-            job.ticket.alone = job.ticket.died_with_others = True
+            job.ticket.runs_again()
         self._enter(job)
 
     @property

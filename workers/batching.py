@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING, Final, final
 
 from workers.job import DEFAULT_LEVEL, JobState
@@ -29,7 +30,7 @@ _SPARE: Final = 64
 @final
 class Ticket:  # mutable: a job's place in its line
     """What its `line` knows of a job: its `rows` and `kind`, when its time in the queue is over, whether it was delayed
-    for that, the batch that it runs in, and whether it must run alone, as after a batch that its executor died of."""
+    for that, the batch that it runs in, and whether it must run alone, outside of the line."""
 
     __slots__ = ("alone", "delayed", "died_with_others", "expires_s", "kind", "line", "mates", "rows")
 
@@ -43,20 +44,24 @@ class Ticket:  # mutable: a job's place in its line
         self.died_with_others = False
         self.alone = not 0 < rows <= line.config.rows_max  # whatever is wrong with it, the executor says so
 
+    def runs_again(self) -> None:
+        """Its executor died of its batch, so it runs once more by itself: in its line, where that keeps an order."""
+        self.died_with_others, self.expires_s = True, inf
+        self.alone = not self.line.config.ordered
+
     def latest_deadline_s(self, own_s: float) -> float:
         """Until when the batch that it runs in may take."""
         return max((job.deadline_s for job in self.mates), default=own_s)
 
 
 @final
-class _Bucket:  # mutable: the jobs of one kind
-    __slots__ = ("arrivals", "count", "heap", "rows")
+class _Bucket:  # mutable: the jobs of one kind, `again` of which have been in a batch and wait for no other
+    __slots__ = ("again", "arrivals", "count", "heap", "rows")
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, bool, int, Job]] = []
         self.arrivals: deque[Job] = deque()
-        self.rows = 0
-        self.count = 0
+        self.rows = self.count = self.again = 0
 
 
 @final
@@ -96,6 +101,7 @@ class BatchLine:  # mutable: jobs come and go
         self.waiting += 1
         self._levels[job.level] = self._levels.get(job.level, 0) + 1
         bucket.count += 1
+        bucket.again += ticket.died_with_others
         bucket.rows += ticket.rows
         heappush(bucket.heap, (job.level, ticket.delayed, job.order, job))
         if bucket.arrivals and job.order < bucket.arrivals[0].order:
@@ -112,6 +118,7 @@ class BatchLine:  # mutable: jobs come and go
         self.waiting -= 1
         self._levels[job.level] -= 1
         bucket.count -= 1
+        bucket.again -= ticket.died_with_others
         bucket.rows -= ticket.rows
         if not bucket.count:
             del self._buckets[ticket.kind]  # and with it what entries are left
@@ -150,7 +157,7 @@ class BatchLine:  # mutable: jobs come and go
         bucket = self._buckets[head.ticket.kind]
         target = self._target(bucket.rows)
         taken: list[Job] = []
-        rows = 0
+        rows, by_itself = 0, False
         late: list[tuple[int, bool, int, Job]] = []
         while bucket.heap:
             entry = bucket.heap[0]
@@ -159,12 +166,12 @@ class BatchLine:  # mutable: jobs come and go
                 heappop(bucket.heap)
             elif job.deadline_s <= now:
                 late.append(heappop(bucket.heap))
-            elif taken and rows + ticket.rows > target:
+            elif taken and (by_itself or ticket.died_with_others or rows + ticket.rows > target):
                 break
             else:
                 heappop(bucket.heap)
                 taken.append(job)
-                rows += ticket.rows
+                rows, by_itself = rows + ticket.rows, ticket.died_with_others
         for entry in late:
             heappush(bucket.heap, entry)
         for job in taken:
@@ -188,7 +195,7 @@ class BatchLine:  # mutable: jobs come and go
 
     def _due_s(self, bucket: _Bucket) -> float:
         config = self.config
-        if bucket.rows >= config.rows_max or (config.preferred and bucket.rows >= config.preferred[0]):
+        if bucket.again or bucket.rows >= config.rows_max or (config.preferred and bucket.rows >= config.preferred[0]):
             return 0.0
         while bucket.arrivals[0].state is not JobState.QUEUED:
             bucket.arrivals.popleft()

@@ -171,6 +171,23 @@ def test_a_batch_that_came_back_goes_again_in_its_order_and_one_that_died_goes_o
     assert (scene.admission.waiting, scene.admission.outstanding_us) == (0, 0)
 
 
+def test_order_is_kept_after_an_executor_died_of_a_batch_too() -> None:
+    scene = Scene(Batching(3, ordered=True, queue_delay_max_us=1000), executors=2)
+    jobs = [scene.offer() for _ in range(3)]
+    assert scene.take() == [1, 2, 3]
+    for _ in range(2):
+        scene.offer()
+    for job in jobs:
+        scene.desks[0].take_back(job.request_no, 0.0)
+        scene.admission.put_back(job, alone=True)
+    for batch in ([1], [2], [3]):
+        assert scene.take() == batch
+        assert scene.take() == [], "the other executor would overtake it"
+        scene.done(batch)
+    assert scene.take(0.0005) == [], "for these the delay is not over"
+    assert scene.take(0.002) == [4, 5]
+
+
 def test_other_models_wait_neither_for_a_delay_nor_for_ever() -> None:
     scene = Scene(Batching(4, queue_delay_max_us=1_000_000))
     other = ModelQueue("other", 100, None, idempotent=False)
