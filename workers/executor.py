@@ -90,7 +90,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         self._batch: list[Member] = []
         self._chain: LoadedModel | None = None
         self._streams = Streams(self._finals, self._keep, self._station, self._page)
-        self._streaming = False
+        self._by_node = False
 
     def serve(self) -> None:
         """Runs until the node says exit or is gone."""
@@ -147,7 +147,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
     def _task(self, message: bytes) -> None:
         task = unpack_task(message)
         request = read_request(message[TASK_BYTES:])
-        self._streaming = wants_stream(message, TASK_BYTES)
+        self._by_node = wants_stream(message, TASK_BYTES)
         if task.flags & MORE or self._batch:
             self._batch.append(Member(task, request))
             if not task.flags & MORE:
@@ -227,7 +227,8 @@ class Executor:  # mutable: maps arenas, holds sockets and models
 
     def _deliver(self, task: Task, final: bytes) -> int:
         socket_ = self._sockets.get(task.socket_no)
-        if socket_ is None or self._streaming or not is_reply(final):
+        if socket_ is None or self._by_node or not is_reply(final):
+            self._by_node = True  # and what follows in its batch, lest it overtakes
             return 0  # the node answers whoever may ask the same id again: docs/protocol.md says why
         self._page.answering(task.task_no)
         try:
@@ -261,7 +262,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
                 self._tell(Control("filled", number))
         try:
             if model.config.decoupled:
-                check_asked(model, streaming=self._streaming)
+                check_asked(model, streaming=self._by_node)
                 given = model.inputs_of(plan, inputs, body_at, self._held)
                 run = self._streams.first(model, given, request, task.tenant_no, slot, began_ns)
             elif (leg := self._leg) is not None:
@@ -281,8 +282,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
         slot = slot_of(self._arenas[task.tenant_no], request)
         if self._streams.any and (answer := self._streams.again(task, request, slot)) is not None:
             return answer
-        kept = self._keep.find(request.client_id, request.request_no)
-        return self._finals.again(task, request, kept, slot), KEPT
+        return self._finals.again(task, request, self._keep.find(request.client_id, request.request_no), slot), KEPT
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ class Model:
         with open(self.log, "a") as log: log.write(f"{len(x)}\\n")
         what = x[0, 0]
         if what in (1, 2): dies_once_it_has_answered()
-        if what == 2: raise ValueError("two")
+        if what in (2, 5): raise ValueError(str(what))
         if (x[:, 0] == 3).any(): time.sleep(0.3)
         outputs["y"] = x.repeat(PIECES, axis=1)
 """
@@ -58,7 +58,7 @@ class Model:
 )
 PIECES = 1000
 ONE = "instance_group { count: 1 }\n" + IDEMPOTENT
-TOGETHER = "max_batch_size: 2\ndynamic_batching { max_queue_delay_microseconds: 10000000 }\n"
+TOGETHER = "max_batch_size: 2\ndynamic_batching { preserve_ordering: true max_queue_delay_microseconds: 10000000 }\n"
 CHAIN = """
 platform: "ensemble"
 max_batch_size: 2
@@ -104,14 +104,13 @@ class Caller:  # mutable: counts its requests
         self.client_id = Caller._next
         self.sock, _, self.arena = open_session(node.path, Hello(self.client_id, 0), soon(20.0))
 
-    def ask(self, model: str, *x: int, capacity: int = 4096, flags: int = 0) -> None:
-        """Always the same id."""
+    def ask(self, model: str, *x: int, number: int = 5, capacity: int = 4096, flags: int = 0) -> None:
         body = small_body(tensors_of({"x": np.array([x], np.int64)}))
-        view = body.view()
-        self.arena.view[: len(view)] = view
-        places = (0, len(view), 1 << 16, capacity)
+        view, at = body.view(), number % 2 << 17
+        self.arena.view[at : at + len(view)] = view
+        places = (at, len(view), at + (1 << 16), capacity)
         frame = pack_request(
-            self.client_id, 5, 0, 20_000_000, 0, *places, 0, 0, model, body.layout.encoded, flags
+            self.client_id, number, 0, 20_000_000, 0, *places, 0, 0, model, body.layout.encoded, flags
         )  # fmt: skip
         self.sock.send(frame)
 
@@ -193,3 +192,13 @@ def test_what_a_caller_wanted_that_left_runs_no_second_time(node: RunningNode) -
     assert node.ran()[before:] == [2, 1]
     stays.close()
     wait_until(lambda: mapped(node) == 0)
+
+
+def test_answers_that_are_to_come_in_order_do_so_where_one_is_an_error(node: RunningNode) -> None:
+    caller = Caller(node)
+    for number in range(10, 50, 2):
+        caller.ask("together", 5, 0, number=number)
+        caller.ask("together", 4, 0, number=number + 1)
+        told = caller.told(), caller.told()
+        assert [each.request_no for each in told] == [number, number + 1]
+    caller.close()
