@@ -147,7 +147,7 @@ class Executor:  # mutable: maps arenas, holds sockets and models
     def _task(self, message: bytes) -> None:
         task = unpack_task(message)
         request = read_request(message[TASK_BYTES:])
-        self._by_node = wants_stream(message, TASK_BYTES)
+        self._by_node = wants_stream(message, TASK_BYTES)  # such a task comes alone: decoupled models have no batches
         if task.flags & MORE or self._batch:
             self._batch.append(Member(task, request))
             if not task.flags & MORE:

@@ -106,7 +106,8 @@ def test_one_of_a_batch_runs_once_more_by_itself_unless_its_caller_may_have_an_a
     job = scene.began()
     job.ticket = Ticket(BatchLine(Batching(8)), 1, b"")
     job.ticket.mates = [job]
-    scene.losses.early(job, "was ended by signal 9", answer)
+    if answer is not Answer.SENT:  # of which nobody is told before the end
+        scene.losses.early(job, "was ended by signal 9", answer)
     scene.losses.final(job, "was ended by signal 9", answer)
     waits = list(scene.admission.waiting_jobs())
     flags = [frame[10] & (HELD | RELEASED | MAYBE_SECOND) for frame in scene.socket.sent]
@@ -115,6 +116,13 @@ def test_one_of_a_batch_runs_once_more_by_itself_unless_its_caller_may_have_an_a
     elif answer is Answer.PERHAPS:
         assert (waits, flags) == ([], [HELD | MAYBE_SECOND, RELEASED | MAYBE_SECOND])
         assert scene.dedupe.clients[1].find(5) is None, "one that has no answer may ask again"
+    else:
+        assert (waits, flags) == ([], []), "it has its answer"
+        known = scene.dedupe.clients[1].find(5)
+        assert isinstance(known, Finished)
+        final = decode_final(known.frame)
+        assert isinstance(final, ErrorFrame)
+        assert final.error.fate is Fate.RAN
 
 
 def test_one_of_a_batch_runs_no_second_time_for_a_caller_that_left() -> None:
